@@ -11,7 +11,7 @@ from headgate.retry import Retry
 from headgate.shards.wal.entry import Compression
 
 MAX_SECONDS = 366 * 24 * 3600
-"""A year: above some number of seconds the platform's clock refuses to wait at all."""
+"""A year. With a much larger number of seconds the platform's clock refuses to wait at all."""
 
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number of seconds"}
 
@@ -26,7 +26,7 @@ class Use(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriterOption:
-    """What an option means, and which mode uses it. MemTable mode reads every one."""
+    """What an option means, and which mode uses it. MemTable mode uses all of them."""
 
     name: str
     text: str
@@ -71,7 +71,7 @@ OPTIONS = (
     ),
     WriterOption("max_memtable_batches", "the same, in puts.", Use.IGNORED),
 )
-"""Every option, in order: the docstring of WriterConfig and the table in docs/concepts/modes.md are made of this."""
+"""Every option, in order: source of WriterConfig's docstring and of the table in docs/concepts/modes.md."""
 
 
 @dataclass(frozen=True)

@@ -23,22 +23,22 @@ _SSTABLE = re.compile(r"[0-9A-Za-z]+(?:_epoch_(?P<epoch>[0-9]{1,20}))?_gen_(?P<g
 
 @dataclass(frozen=True, slots=True)
 class SsTableName:
-    """What the name of an SSTable's folder says about the flush that made it (R20)."""
+    """Content of an SSTable folder's name: the flush that made it (R20)."""
 
     generation: int
     epoch: int | None = None
-    """Of the claim; native's names, and those of earlier releases, do not say it."""
+    """Epoch of the claim; None in native's names and those of earlier releases."""
 
 
 def rev64(n: int) -> str:
-    """The 64 bits of `n`, lowest first. Raises InvalidInput outside 0 ≤ n < 2**64."""
+    """The 64 bits of `n`, lowest first. Raises InvalidInput unless 0 ≤ n < 2**64."""
     if not 0 <= n < NUMBERS:
         raise InvalidInput(f"The number {n} must fit into 64 bits.")
     return format(n, "064b")[::-1]
 
 
 def parse_uuid(name: str) -> UUID | None:
-    """The id that a name is, in the one form in which ids are written."""
+    """The id in its canonical form; None if the name is not an id."""
     try:
         parsed = UUID(name)
     except ValueError:
@@ -47,42 +47,42 @@ def parse_uuid(name: str) -> UUID | None:
 
 
 def shard_folder(shard_id: UUID) -> str:
-    """`_mem_wal/<uuid>`. Folders have no trailing '/'; a store's `list` wants one."""
+    """`_mem_wal/<uuid>`. Folder names have no trailing '/'; a store's `list` needs one."""
     return f"_mem_wal/{shard_id}"
 
 
 def wal_folder(shard_id: UUID) -> str:
-    """Where the entries are, and nothing else: temporary files would count as positions for native."""
+    """Folder of the entries, and of nothing else: native would take temporary files for positions."""
     return f"{shard_folder(shard_id)}/wal"
 
 
 def manifest_folder(shard_id: UUID) -> str:
-    """Where the manifest versions and the hint are."""
+    """Folder of the manifest versions and the hint."""
     return f"{shard_folder(shard_id)}/manifest"
 
 
 def wal_key(shard_id: UUID, position: int) -> str:
-    """The object of the entry at `position`."""
+    """Key of the entry at `position`."""
     return f"{wal_folder(shard_id)}/{rev64(position)}.arrow"
 
 
 def manifest_key(shard_id: UUID, version: int) -> str:
-    """The object of manifest `version`."""
+    """Key of manifest `version`."""
     return f"{manifest_folder(shard_id)}/{rev64(version)}.binpb"
 
 
 def version_hint_key(shard_id: UUID) -> str:
-    """The hint at which native starts to look for the latest manifest. Ours never reads it."""
+    """Key of the hint from which native searches for the latest manifest. Headgate never reads it for that."""
     return f"{manifest_folder(shard_id)}/version_hint.json"
 
 
 def new_sstable(generation: int, epoch: int) -> str:
-    """A folder name for an SSTable that nobody has used. Native takes the name from the manifest as it is."""
+    """An unused folder name for an SSTable. Native takes the name from the manifest as it is."""
     return f"{secrets.token_hex(4)}_epoch_{epoch}_gen_{generation}"
 
 
 def sstable_name(folder: str) -> SsTableName | None:
-    """What a folder's name says: native's `<8 hex>_gen_<n>`, or ours. None: nobody names an SSTable like this."""
+    """The parsed folder name: native's `<8 hex>_gen_<n>`, or ours. None if it is not the name of an SSTable."""
     match = _SSTABLE.fullmatch(folder)
     if match is None:
         return None
@@ -91,12 +91,12 @@ def sstable_name(folder: str) -> SsTableName | None:
 
 
 def wal_position(key: str) -> int | None:
-    """The position that a listed key (or bare file name) stands for; None for a stray."""
+    """Position in a listed key (or bare file name); None for a stray."""
     return _number(key, folder="wal", suffix=".arrow")
 
 
 def manifest_version(key: str) -> int | None:
-    """The version that a listed key (or bare file name) stands for; None for a stray."""
+    """Version in a listed key (or bare file name); None for a stray."""
     return _number(key, folder="manifest", suffix=".binpb")
 
 

@@ -1,7 +1,8 @@
-"""One slot that two race for: who makes something, before it is committed, and who removes it, before anything goes.
+"""A slot that two parties race for: the maker of something, before it is committed, and the remover, before anything is
+deleted.
 
 Only the winner continues, however long the other slept (R20). A slot is put if absent and stays as long as the loser
-may still come, so that idempotent for the winner as well.
+may still come, so taking it again is safe for the winner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Party = Literal["maker", "collector"]
 
 
 def taken_by(store: ObjectStore, slot: str) -> str | None:
-    """Who has the slot; None: nobody yet. Raises Transient."""
+    """The party that has the slot; None if it is free. Raises Transient."""
     try:
         return bytes(store.get(slot)).decode(errors="replace").strip()
     except NotFound:
@@ -23,7 +24,7 @@ def taken_by(store: ObjectStore, slot: str) -> str | None:
 
 
 def wins(store: ObjectStore, slot: str, party: Party) -> bool:
-    """Take the slot. True: it is this party's, now or since before. Raises Transient."""
+    """Take the slot. True if this party has it, from now or from before. Raises Transient."""
     try:
         store.put_if_absent(slot, f"{party}\n".encode())
     except AlreadyExists:

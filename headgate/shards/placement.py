@@ -1,4 +1,4 @@
-"""Which shard a row belongs to: on a table with a key, one key lives in one shard. Pure."""
+"""Which shard a row belongs to: on a table with a key, one key is in one shard. Pure."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headgate.shards.sharding import Bucket, Single
 
 @dataclass(frozen=True)
 class OneBucket:
-    """What all rows of a shard have in common: the bucket of a key column."""
+    """The bucket of a key column to which all rows of a shard belong."""
 
     column: str
     n: int
     bucket: int
 
     def strangers(self, rows: pa.RecordBatch) -> np.ndarray:
-        """Of each row that belongs to another shard its bucket."""
+        """The bucket of each row that belongs to another shard."""
         ids = bucket_ids(rows.column(self.column), self.n).to_numpy()
         found: np.ndarray = ids[ids != self.bucket]
         return found
 
 
 def bucket_of(shard: Shard) -> OneBucket | None:
-    """None: any row may be here. So it is without a key, where a row is shown once wherever it is, and in a shard that
-    is none of the table's buckets.
+    """The bucket of a shard's rows. None if any row may be here: on a table without a key, where a row is shown once
+    wherever it is, and in a shard that is not one of the table's buckets.
     """
     home = shard.home
     if not isinstance(home.sharding, Bucket) or home.sharding.column not in home.schema.primary_key:
@@ -44,7 +44,7 @@ def bucket_of(shard: Shard) -> OneBucket | None:
 
 
 def check_placed(shard: Shard, own: OneBucket, stored: Iterable[pa.RecordBatch]) -> None:
-    """Raises InvalidInput for rows that belong to another shard."""
+    """Raises InvalidInput if a row belongs to another shard."""
     for batch in stored:
         if len(strangers := own.strangers(batch)):
             raise InvalidInput(
@@ -57,9 +57,7 @@ def check_placed(shard: Shard, own: OneBucket, stored: Iterable[pa.RecordBatch])
 
 
 def routed(home: TableHome, stored: Iterable[pa.RecordBatch]) -> Mapping[str, list[pa.RecordBatch]]:
-    """By the name of their shard the rows that belong there, in the order they came. Raises InvalidInput if only a
-    stream knows.
-    """
+    """The rows by the name of their shard, in their order. Raises InvalidInput if only a stream can route them."""
     sharding = home.sharding
     if isinstance(sharding, Single):
         batches = list(stored)

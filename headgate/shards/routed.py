@@ -3,8 +3,8 @@
 Promises:
 1. A row goes to the shard of its key. Rows of one key keep their order.
 2. A call is durable when it returns. Over several shards it is not one commit: after an error some of them may have
-   their rows. The same call again is right, since the last row of a key counts.
-3. Writers are opened when rows first need them, none where a stream owns one of the shards (R16), and stay open until
+   their rows. It is safe to repeat the call, since the last row of a key counts.
+3. Writers are opened when rows first need them, but none if a stream owns one of the shards (R16), and stay open until
    `close`: each open leaves a barrier forever. After `close` the next call opens them anew.
 """
 
@@ -25,11 +25,11 @@ from headgate.shards.wal.puts import Put
 from headgate.shards.writer import ShardWriter
 
 _CONFIG = WriterConfig(durable_write=False)
-"""All shards write at once, and then each is waited for."""
+"""All shards write at once, and then each one is waited for."""
 
 
 class RoutedWriters:
-    """The writers of one table. Thread-safe. Pickled it is empty."""
+    """The writers of one table. Thread-safe. A pickled copy is empty."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,8 +46,8 @@ class RoutedWriters:
         current: Callable[[TableHome], TableHome],
         stored: Callable[[RowSchema], Sequence[pa.RecordBatch]],
     ) -> None:
-        """Put rows in storage form where they belong. `current` is asked for the table's columns of now when writers
-        are opened; a caller that knows other columns than the last one gets new writers.
+        """Put rows in storage form into their shards. `current` returns the table's current columns when writers are
+        opened; a caller with other columns than the previous one gets new writers.
 
         Raises InvalidInput (nothing was written), Fenced, Poisoned: every later call raises it too, until `close`.
         """
@@ -60,7 +60,7 @@ class RoutedWriters:
             parts = routed(self._home, stored(self._home.schema))
             missing = [name for name in parts if name not in self._writers]
             if missing and self._writers:
-                current(home)  # the table may have been made anew since the others were opened
+                current(home)  # the table may have been re-created since the other writers were opened
             self._open(self._home, missing)
             errors: list[HeadgateError] = []
             puts: list[Put] = []
@@ -72,7 +72,7 @@ class RoutedWriters:
             raise errors[0]
 
     def close(self) -> None:
-        """Close all writers. Raises the first stored error; what was acknowledged is safe either way."""
+        """Close all writers. Raises the first stored error; acknowledged rows are safe either way."""
         with self._lock:
             self._close()
 

@@ -1,4 +1,4 @@
-"""Where a table's shards live, and what a writer holds once it has claimed one. Values only; picklable."""
+"""A table's shards, and what a writer holds after it has claimed one. Values only; picklable."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from headgate.shards.sharding import Sharding
 from headgate.shards.vectors import VectorColumn
 
 TABLE_ID = "headgate.table_id"
-"""The base's configuration key that names the table. Empty: an overwritten base is being made a table again."""
+"""The base's configuration key that holds the table id. Empty while an overwritten base is being made a table again."""
 
 
 @dataclass(frozen=True)
 class TableHome:
-    """What the shards of one table share: the shape of its rows and the stores it lives in, which try again.
+    """What the shards of one table share: the columns of its rows, and its stores, which retry.
 
-    `store` has the table's directory as its root and holds manifests and SSTables;
-    `wal_store` holds the WALs and is the same one unless the table has a separate WAL store.
+    `store` has the table's directory as its root and holds manifests and SSTables; `wal_store` holds the WALs and is
+    the same one unless the table has a separate WAL store.
     """
 
     schema: RowSchema
@@ -34,11 +34,10 @@ class TableHome:
     wal_store: ObjectStore
     table_id: uuid.UUID | None = None
     spec_id: int = 0
-    """Native's number of the sharding spec, for the manifests of new shards."""
+    """Native's number of the sharding spec, for manifests of new shards."""
     sharding: Sharding | None = None
-    """How rows are spread over shards; None for a table that headgate did not make."""
+    """How rows are distributed to shards; None for a table that headgate did not create."""
     vectors: tuple[VectorColumn, ...] = ()
-    """Its vector columns."""
 
     def __post_init__(self) -> None:
         store = self.store.retrying()
@@ -48,12 +47,12 @@ class TableHome:
 
     @classmethod
     def in_store(cls, store: ObjectStore, schema: RowSchema) -> TableHome:
-        """A home whose WALs lie in the same store."""
+        """A home whose WALs are in the same store."""
         return cls(schema, store, store)
 
     @property
     def uri(self) -> str:
-        """The table's place without credentials."""
+        """The table's location, without credentials."""
         return self.store.uri
 
     @property
@@ -62,7 +61,7 @@ class TableHome:
         return self.store.retry
 
     def retrying(self, retry: Retry) -> TableHome:
-        """The same home, its stores under another policy."""
+        """The same home, with its stores under another policy."""
         store = self.store.retrying(retry)
         wal_store = store if self.wal_store is self.store else self.wal_store.retrying(retry)
         return replace(self, store=store, wal_store=wal_store)
@@ -74,7 +73,9 @@ class TableHome:
 
     @property
     def records(self) -> ObjectStore:
-        """Where our own records of this table are: below its id, so that a re-created table never meets old ones."""
+        """The store of headgate's own records of this table: below its id, so that a re-created table never reads old
+        ones.
+        """
         return FolderStore(self.store, f"_headgate/{self.table_id}" if self.table_id else "_headgate")
 
     def shard(self, shard: uuid.UUID | str) -> Shard:
@@ -89,7 +90,9 @@ class TableHome:
             return Shard(self, self._named(self.table_id, shard))
 
     def known_shard(self, shard: uuid.UUID | str) -> Shard:
-        """The same, of names only those that shards of its sharding have. Raises InvalidInput for another."""
+        """The same, but of names only those that shards of its sharding can have. Raises InvalidInput
+        for another name.
+        """
         if isinstance(shard, str) and self.sharding is not None and names.parse_uuid(shard) is None:
             try:
                 self.sharding.check_name(shard)
@@ -106,15 +109,15 @@ class TableHome:
 
 
 class TableLike(Protocol):
-    """A Table, as this room sees it."""
+    """The part of a Table that this package uses."""
 
     @property
     def home(self) -> TableHome:
-        """Where its shards live."""
+        """Home of the table."""
         ...
 
     def shard(self, shard: uuid.UUID | str) -> Shard:
-        """A shard by id or name. Raises InvalidInput for a name it cannot have."""
+        """A shard by id or name. Raises InvalidInput for a name that no shard can have."""
         ...
 
 
@@ -127,11 +130,10 @@ class Shard:
 
     @property
     def manifests(self) -> ManifestStore:
-        """Its manifests."""
         return ManifestStore(self.home.store, self.id, self.home.uri, self.home.table_id)
 
     def retrying(self, retry: Retry) -> Shard:
-        """The same shard, its stores under another policy."""
+        """The same shard, with its stores under another policy."""
         return Shard(self.home.retrying(retry), self.id)
 
     @property
@@ -140,21 +142,21 @@ class Shard:
         return self.home.wal_store
 
     def wal_key(self, position: int) -> str:
-        """The name of the entry at a position."""
+        """Key of the entry at a position."""
         return names.wal_key(self.id, position)
 
     def where(self) -> dict[str, Any]:
-        """Table and shard, for errors."""
+        """Table and shard, as context of errors."""
         return {"table": self.home.uri, "shard": str(self.id)}
 
     def at_position(self, error: HeadgateError, position: int) -> HeadgateError:
-        """The error, with this shard and the position."""
+        """The error, with this shard and the position added."""
         return error.with_context(**self.where(), position=position)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to write to a shard: an epoch, known by its claim id, and where the next entry goes."""
+    """The right to write to a shard: an epoch, identified by its claim id, and the position of the next entry."""
 
     shard: Shard
     epoch: int

@@ -1,6 +1,6 @@
-"""How a table's rows are spread over shards: three frozen values, and the shards' names.
+"""How a table's rows are distributed to shards: three frozen values, and the shards' names.
 
-People and records use the names; a name never becomes a path. A shard's folder is its id, derived from the table's
+Users and records use the names; a name never becomes a path. A shard's folder is its id, derived from the table's
 random id and the name.
 """
 
@@ -132,7 +132,7 @@ class ByPartition:
     def check_name(self, name: str) -> None:
         """Raises InvalidInput for a name that is not one of this sharding's shards."""
         if name == Single().shard_name():
-            # Of a table without a key: what batch writes put there comes from no partition.
+            # A table without a key: rows of batch writes come from no partition.
             return
         match = _PARTITION.fullmatch(name)
         if match is None or (self.max_shards and int(match[2]) >= self.max_shards):

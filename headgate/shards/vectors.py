@@ -18,7 +18,7 @@ IndexKind: TypeAlias = Literal["IVF_PQ", "IVF_HNSW_SQ"]
 MAX_DIMENSION = 65_536
 
 TRAIN_ROWS = 65_536
-"""Rows for a good training: 256 vectors for each of 256 codes."""
+"""Number of rows for a good training: 256 vectors for each of 256 codes."""
 
 LEAST_TRAIN_ROWS = 512
 """Minimum: with fewer there are more codes than vectors."""

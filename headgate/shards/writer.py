@@ -71,7 +71,7 @@ class ShardWriter:
         self._owns = owns
         self._tables = tables
         self._flusher = WalFlusher(appender, config, tables)
-        # A stream routes before it attaches.
+        # A stream routes rows before it attaches.
         self._bucket = bucket_of(appender.shard) if owns else None
 
     @classmethod
@@ -224,11 +224,11 @@ class ShardWriter:
         except HeadgateError as error:
             _log.debug("the tip was not noted", error=str(error), **self.shard.where())
 
-    # -- what there is ---------------------------------------------------------
+    # -- properties -------------------------------------------------------------
 
     @property
     def shard(self) -> Shard:
-        """The shard it writes to."""
+        """The shard that it writes to."""
         return self._appender.shard
 
     @property
@@ -276,7 +276,7 @@ class ShardWriter:
             )
             if view is not None:
                 return view
-            # Only who holds the shard compacts it: somebody has claimed it.
+            # Only the holder of a shard compacts it, so someone has claimed it.
             self.shard.manifests.check_fenced(self._appender.epoch, self._appender.claim_id)
 
     def memtable_stats(self) -> tuple[MemTableStats, ...]:
@@ -334,7 +334,7 @@ def _check_table(home: TableHome) -> None:
 
 
 def _check_indexes(home: TableHome, names: Sequence[str]) -> None:
-    """Raises InvalidInput for an index that the base does not have."""
+    """Raises InvalidInput if the base does not have an index."""
     known = {index.name for index in kept_indexes(home, datasets.open_dataset(home.store), ())}
     missing = [name for name in names if name not in known]
     if missing:
@@ -342,7 +342,7 @@ def _check_indexes(home: TableHome, names: Sequence[str]) -> None:
 
 
 def _replayed(appender: WalAppender, config: WriterConfig, scan: WalScan, visible: IsVisible) -> MemTables:
-    """MemTables with the rows that are in the WAL but in no SSTable; the appender is after its barrier."""
+    """MemTables with the rows that are in the WAL but in no SSTable; the appender has put its barrier."""
     assert appender.opened is not None
     shard = appender.shard
     claim = appender.claim
@@ -363,7 +363,7 @@ def _replayed(appender: WalAppender, config: WriterConfig, scan: WalScan, visibl
     except BaseException as error:
         tables.abandon()
         if isinstance(error, DataLoss):
-            # What is missing may be what a successor has flushed and collected.
+            # The missing entries may be flushed by a successor, and collected.
             shard.manifests.check_fenced(appender.epoch, appender.claim_id)
         raise
     return tables

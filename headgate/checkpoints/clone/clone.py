@@ -128,6 +128,7 @@ def clone_table(
 def _make(
     source: CloneSource, target: CloneTarget, intent: CloneIntent, pinned: TableCheckpoint, plans: list[ShardPlan]
 ) -> None:
+    """Steps 5 to 8."""
     make_shards(_home(source.home, target, intent), pinned, plans, intent)
     make_base(source.home, target, pinned, intent)
     flip(target, intent)

@@ -10,6 +10,8 @@ from headgate.connectors.objects.deletion import Kind
 
 @dataclass(frozen=True)
 class Garbage:
+    """One object that may be deleted."""
+
     kind: Kind
     store: ObjectStore = field(repr=False)
     key: str

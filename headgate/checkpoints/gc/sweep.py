@@ -102,6 +102,7 @@ def _has_gap(objects: Sequence[Placed]) -> bool:
 
 
 def _shards_of(found: Iterable[Garbage]) -> set[UUID]:
+    """The shards that lose something."""
     return {UUID(one.key.split("/")[1]) for one in found if one.key.startswith("_mem_wal/")}
 
 

@@ -53,7 +53,7 @@ def log_garbage(
 
 
 def _is_kept(log: CommitLog, sequence: int) -> bool:
-    """Only batches go: an open record fences (R5), drivers step over schema records (R22), people read rewinds."""
+    """Only batches go: an open record fences (R5), drivers must meet schema records (R22), people read rewinds."""
     try:
         return not isinstance(log.record(sequence), BatchRecord)
     except NotFound:

@@ -202,7 +202,9 @@ def check_free(rows: RowSchema, name: str) -> None:
 
 
 def check_bound(rows: RowSchema, name: str, bound: Collection[str], what: str) -> None:
-    """Raises InvalidInput if the column does not exist, is the only one, or rows are keyed, routed or indexed by it."""
+    """Raises InvalidInput if the column does not exist, if rows are keyed, routed or indexed by it, or if dropping it
+    would leave no column.
+    """
     if name not in rows.logical.names:
         raise InvalidInput(f"Column {name!r} not found; the table has {rows.logical.names}.")
     if name in rows.primary_key or name in bound:

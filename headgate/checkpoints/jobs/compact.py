@@ -217,8 +217,8 @@ def take_in(job: CompactJob) -> CompactOutput:
        rows of the successor.
     3. note that deletes begin: whoever reads the base from here on must know the SSTables that hold them (R11).
     4. delete the keys whose newest row is a tombstone; the SSTables still hide them.
-    5. merge the other rows and mark, in one commit. From here the SSTables no longer count. Any conflict with others:
-       from 1 again.
+    5. merge the other rows and mark, in one commit. From here the SSTables no longer count.
+    Any conflict with others: from 1 again.
 
     Without a key: write the rows into files of the base that nothing names.
     """

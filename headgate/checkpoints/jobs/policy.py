@@ -54,6 +54,7 @@ def chosen(fresh: Mapping[UUID, Sequence[SsTable]], limits: CompactLimits) -> di
 
 
 def size_of(sstable: SsTable) -> int:
+    """Bytes of its rows in memory."""
     return UNKNOWN_BYTES if sstable.in_memory_bytes is None else sstable.in_memory_bytes
 
 

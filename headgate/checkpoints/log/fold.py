@@ -108,7 +108,8 @@ def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None) -> 
     2. find the batch records. `batches` are known ones; newly found ones are added to it, deleted ones are removed;
        others are read. Only batch records go, and not the last one (R5, R22).
     3. if the stream has an archive, nothing goes before LOT of them exist and are archived.
-    4. delete. A crash anywhere leaves a log that reads as before.
+    4. delete.
+    A crash anywhere leaves a log that reads as before.
     """
     infos = list(store.list(log.folder + "/"))
     if not infos:

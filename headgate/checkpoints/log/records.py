@@ -84,6 +84,7 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the entries in the shards."""
         return sum(part.nbytes for part in self.shards.values())
 
     @property
@@ -193,6 +194,8 @@ class SchemaRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPass:
+    """One pass over a partition, from its start until a rewind ended it."""
+
     ROW: ClassVar = True
     topic: str
     partition: int

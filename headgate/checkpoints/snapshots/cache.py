@@ -81,6 +81,7 @@ class _Tail:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the entries."""
         return sum(self.sizes)
 
     @property

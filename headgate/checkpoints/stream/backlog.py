@@ -39,6 +39,7 @@ class Unflushed:
 
     @property
     def last(self) -> int | None:
+        """The highest position; None without entries."""
         return flush_limit(self.attempts, self.folded)
 
     def positions(self, name: str) -> ShardPositions:

@@ -40,6 +40,8 @@ _log = structlog.get_logger("headgate.checkpoints")
 
 @dataclass(frozen=True)
 class FinalCompaction:
+    """The compaction of a clean stop."""
+
     seconds: float
     """No round starts after this many seconds."""
     take_in: RunCompaction | None = None
@@ -84,7 +86,7 @@ def checkpoint_stream(
     """Take a checkpoint of a running stream, between two of its batches. Fences nobody.
 
     1. flush everything decided; 2. let replay_after pass the gaps; 3. fold the log, and beside it 4. pin the table, see
-       `take`; 5. drop the stream's own checkpoints but the newest `keep`.
+    `take`; 5. drop the stream's own checkpoints but the newest `keep`.
 
     `run` runs the flushes. Shards of other streams and writers are included as they are. Raises InvalidInput if another
     thread runs maintenance, Fenced, DataLoss, Transient.

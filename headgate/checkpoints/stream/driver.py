@@ -4,7 +4,8 @@ Lives in the driver process as long as its query runs. Promises:
 1. After `open` has returned, no earlier driver of the stream commits, and no entry that is not listed by then ever
    counts.
 2. A batch becomes visible whole, by one record, or not at all.
-3. Per batch the driver reads nothing of the table and writes one record. What `shards` promises holds as well.
+3. Per batch the driver reads nothing of the table and writes one record.
+What `shards` promises holds as well.
 """
 
 from __future__ import annotations

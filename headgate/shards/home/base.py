@@ -1,4 +1,4 @@
-"""What a base says of the table that lives in it."""
+"""Information about a table in its base."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headgate.shards.shard import TABLE_ID
 
 
 def index_name(column: str) -> str:
-    """The name of a column's index on the base; of a full-text one on every SSTable as well."""
+    """The name of a column's index on the base, and of a full-text index on every SSTable as well."""
     return f"{column}_idx"
 
 
 def table_id_of(store: ObjectStore, base: Base) -> uuid.UUID:
-    """The id of a table that exists. Raises InvalidInput for one that does not."""
+    """The id of a table. Raises InvalidInput if there is no table."""
     named = base.config.get(TABLE_ID)
     if named is None:
         what = f"The Lance dataset at {store.uri} is not a headgate table, or its creation was not completed."

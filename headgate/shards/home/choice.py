@@ -1,16 +1,16 @@
-"""Which WAL store a table has that was made without one; once chosen, it is fixed forever.
+"""Chooses the WAL store of a table that was made without one; the choice is final.
 
-A table that was made as such takes one later, shard by shard: see `shards.wal.moved`. The rest is about a clone: its
-WAL store is open until its first writer opens.
+A table that was made that way takes one later, shard by shard: see `shards.wal.moved`. The rest of this module is about
+a clone: its WAL store is open until its first writer opens.
 
-Until then the WALs are what the clone copied into the table itself, and nobody adds to them. Whoever opens a writer
-with a WAL store of its own takes that one, without one the table's own; of several the first wins. It is noted in
-`wal_store.json` beside the table's record.
+Until then the WALs are what the clone copied into the table itself, and nobody adds to them. A writer that is opened
+with a WAL store chooses that one; without one, it chooses the table's own. The first writer wins. The choice is stored
+in `wal_store.json` beside the table's record.
 
 Promises:
-1. Reading writes nothing, whatever store it was opened with, and shows every entry, also after somebody chose.
-2. The choice is put once. Entries are in the chosen store before it is, so that no reader ever misses one.
-3. A writer with another store than the chosen one is refused, and where the choice was there first it claims nothing.
+1. Reading writes nothing, whatever store it was opened with, and shows every entry, also after someone chose.
+2. The choice is put once. The entries are in the chosen store before that, so that no reader ever misses one.
+3. A writer with another store than the chosen one is refused, and claims nothing if the choice was there first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headgate.shards.wal.moved import WalPlaces
 T = TypeVar("T")
 
 Opener: TypeAlias = Callable[[str], ObjectStore]
-"""The store at a URI, with the options of the table."""
+"""Opens the store at a URI, with the options of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class _Choice:
 
 
 def choice_key(table_id: UUID) -> str:
-    """Where the choice is."""
+    """Key of the choice."""
     return f"_headgate/{table_id}/wal_store.json"
 
 
 def read_choice(store: ObjectStore, table_id: UUID) -> str | None:
-    """The URI of the store that the first writer chose, None while nobody did. Raises Corrupt."""
+    """The URI of the store that the first writer chose, None if nobody has chosen. Raises Corrupt."""
     key = choice_key(table_id)
     try:
         chosen = records.decode(_Choice, store.get(key), "The choice of a WAL store")
@@ -61,7 +61,7 @@ def read_choice(store: ObjectStore, table_id: UUID) -> str | None:
 
 
 def mismatch(table: str, recorded: str, given: str) -> WalStoreMismatch:
-    """What to say where a table is opened with another WAL store than its own; URIs without credentials."""
+    """The error if a table is opened with another WAL store than its own; URIs without credentials."""
     return WalStoreMismatch(
         f"The table's WALs are in {recorded}, but it was opened with {given}.",
         table=table,
@@ -77,14 +77,14 @@ def put_choice(store: ObjectStore, table_id: UUID, uri: str) -> None:
 
 
 def choose(store: ObjectStore, table_id: UUID, uri: str) -> None:
-    """The same. Raises WalStoreMismatch if the choice that stands is another."""
+    """Put the choice, if there is none. Raises WalStoreMismatch if a different choice exists."""
     put_choice(store, table_id, uri)
     if (stored := read_choice(store, table_id)) not in (None, uri):
         raise mismatch(store.uri, str(stored), uri)
 
 
 class _Chosen:
-    """What all views of one `UndecidedWal` know, whatever their policy."""
+    """State shared by all views of one `UndecidedWal`, whatever their retry policy."""
 
     def __init__(self, store: ObjectStore | None = None) -> None:
         self.store = store
@@ -95,9 +95,10 @@ class _Chosen:
 
 
 class UndecidedWal(WalPlaces):
-    """The WALs of a clone whose store is not chosen yet: the first writer's open does it. From then on it is that one.
+    """The WALs of a clone whose store is not chosen yet. The first writer's open chooses it; from then on that store is
+    used.
 
-    `given` is what the table was opened with; None: the table's own store, or whichever another writer chose.
+    `given` is what the table was opened with; None: the table's own store, or the one that another writer chose.
     """
 
     def __init__(self, own: ObjectStore, table_id: UUID, given: ObjectStore | None, opener: Opener) -> None:
@@ -108,10 +109,10 @@ class UndecidedWal(WalPlaces):
         self._shared = _Chosen()
 
     def settle(self) -> None:
-        """Where nobody chose yet, the given store from now on:
+        """If nobody has chosen yet, choose the given store:
 
-        1. copy every entry there that the table has. Nobody adds to them before the choice.
-        2. put the choice, if there is none. Another writer's stands: it must be the same store.
+        1. copy every entry of the table there. Nobody adds entries before the choice.
+        2. put the choice, if there is none. If another writer's choice exists, it must be the same store.
 
         A crash leaves copies that nobody reads, and no choice. Raises WalStoreMismatch.
         """
@@ -125,7 +126,7 @@ class UndecidedWal(WalPlaces):
 
     @property
     def target(self) -> ObjectStore:
-        """The chosen store. Raises InvalidInput if no writer was opened."""
+        """The chosen store. Raises InvalidInput if no writer has opened the clone."""
         if (chosen := self._look()) is None:
             raise InvalidInput(
                 "The store of the clone's WALs is not set yet: no writer has opened the clone.", table=self.own.uri
@@ -134,16 +135,16 @@ class UndecidedWal(WalPlaces):
 
     @property
     def places(self) -> Sequence[ObjectStore]:
-        """The store that is chosen by now, or the table's own: what that has is what every choice has."""
+        """The chosen store, or the table's own if nobody has chosen: whatever that has, every choice has."""
         return (self._look() or self.own,)
 
     @property
     def retry(self) -> Retry:
-        """Of each store."""
+        """Policy of each store."""
         return self.own.retry
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
-        """Each store under that policy."""
+        """The same, with each store under that policy."""
         own = self.own.retrying(retry)
         given = None if self._given is None else self._given.retrying(retry)
         if own is self.own and given is self._given:
@@ -153,12 +154,12 @@ class UndecidedWal(WalPlaces):
         return view
 
     def operations(self) -> Mapping[str, int]:
-        """Of a separate store; the table's own one counts for itself."""
+        """Operations of a separate store; the table's own store counts for itself."""
         chosen = self._chosen
         return {} if chosen in (None, self.own) else chosen.operations()
 
     def reset_operations(self) -> None:
-        """Of a separate store."""
+        """Resets the counts of a separate store."""
         if (chosen := self._chosen) not in (None, self.own):
             chosen.reset_operations()
 
@@ -168,7 +169,7 @@ class UndecidedWal(WalPlaces):
         return None if store is None else self.own if store.uri == self.own.uri else store.retrying(self.retry)
 
     def _read(self, verb: Callable[[ObjectStore], T]) -> T:
-        """Where the table's own store has nothing, somebody may have chosen meanwhile."""
+        """If the table's own store does not have the object, someone may have chosen meanwhile."""
         if (chosen := self._chosen) is not None:
             return verb(chosen)
         try:
@@ -179,7 +180,7 @@ class UndecidedWal(WalPlaces):
             return verb(chosen)
 
     def _look(self) -> ObjectStore | None:
-        """The chosen store, None while nobody chose. Raises WalStoreMismatch if it is not the given one."""
+        """The chosen store, None if nobody has chosen. Raises WalStoreMismatch if it is not the given one."""
         if self._chosen is None and (uri := read_choice(self.own, self._table_id)) is not None:
             if self._given is not None and self._given.uri != uri:
                 raise mismatch(self.own.uri, uri, self._given.uri)

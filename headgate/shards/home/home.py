@@ -1,4 +1,4 @@
-"""A table's home by its URI: of a table that headgate made, or of native's. Writes nothing."""
+"""A table's home by its URI, for a table of headgate or of native Lance. Writes nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headgate.shards.shard import TABLE_ID, TableHome
 
 
 def home_at(uri: str, storage_options: Mapping[str, str] | None = None) -> TableHome:
-    """The home of a table: what it has itself where headgate made it, and otherwise one whose shards have ids alone and
-    whose WALs lie in the table. Raises NotFound, and what `recorded_home` does.
+    """The home of a table. For a native table its shards have only ids, and its WALs are in the table. Raises NotFound,
+    and the errors of `recorded_home`.
     """
     store = open_store(uri, storage_options)
     base = lance_connector.look(store.uri, storage_options)
@@ -31,10 +31,10 @@ def home_at(uri: str, storage_options: Mapping[str, str] | None = None) -> Table
 def recorded_home(
     store: ObjectStore, base: Base, storage_options: Mapping[str, str] | None, wal_uri: Place | None = None
 ) -> tuple[TableHome, TableRecord]:
-    """The home of a table that headgate made, and the record it follows from.
+    """The home of a headgate table, and its record.
 
-    Raises InvalidInput if it is not a table (yet, or any more), Corrupt, WalStoreMismatch if `wal_uri` is another one
-    than recorded.
+    Raises InvalidInput if it is not a table (yet, or any more), Corrupt, WalStoreMismatch if `wal_uri` differs from the
+    recorded one.
     """
     record = read_record(store, table_id_of(store, base))
     check_own_mem_wal(store, base, record)

@@ -1,4 +1,4 @@
-"""A table's record, `table.json`: what a table is, fixed when it is created. Written once, under the table's own id."""
+"""A table's record, `table.json`: fixed when the table is created, and written once, under the table's own id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.shards.vectors import VectorColumn
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """What `_headgate/<table id>/table.json` says. Never changed once it is written."""
+    """Content of `_headgate/<table id>/table.json`. Never changed after it was written."""
 
     UNSEALED: ClassVar = True
     table_id: uuid.UUID
@@ -25,22 +25,22 @@ class TableRecord:
     primary_key: tuple[str, ...] = ()
     full_text: tuple[str, ...] = ()
     wal_uri: str | None = None
-    """The separate WAL store, without credentials; None where the WALs lie in the table."""
+    """The separate WAL store, without credentials; None if the WALs are in the table."""
     leftover_shards: frozenset[uuid.UUID] = frozenset()
-    """What an earlier table left under `_mem_wal/`; not shards of this one."""
+    """Shards that an earlier table left under `_mem_wal/`; they do not belong to this one."""
     wal_undecided: bool = field(default=False, metadata=LEFT_OUT)
-    """A clone without a WAL store: its first writer chooses, see `shards.home.choice`. False once it is
-    known."""
+    """True for a clone without a WAL store: its first writer chooses, see `shards.home.choice`. False after that is
+    known.
+    """
     vectors: tuple[VectorColumn, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 def record_key(table_id: uuid.UUID) -> str:
-    """Where the record of a table is."""
     return f"_headgate/{table_id}/table.json"
 
 
 def put_record(store: ObjectStore, record: TableRecord) -> None:
-    """Put it, once. Raises StoreError."""
+    """Put the record, once. Raises StoreError."""
     data = encode(record)
     # Nobody else knows the id, so an object there is ours, and the response to its put was lost.
     with suppress(AlreadyExists):
@@ -66,10 +66,10 @@ def read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
 
 
 def record_ids(store: ObjectStore) -> list[uuid.UUID]:
-    """Every table that was begun in a place, sorted."""
+    """Ids of all tables that were begun in a place, sorted."""
     return sorted(filter(None, map(parse_uuid, store.list_folders("_headgate/"))))
 
 
 def shard_folders(store: ObjectStore) -> frozenset[uuid.UUID]:
-    """The shards that have a folder in a store, whoever's they are."""
+    """The shards that have a folder in a store, of whatever table."""
     return frozenset(filter(None, map(parse_uuid, store.list_folders("_mem_wal/"))))

@@ -1,4 +1,4 @@
-"""The stores of a table: where its objects lie, and where its WALs do."""
+"""The stores of a table: one for its objects, one for its WALs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Place: TypeAlias = str | os.PathLike[str]
 
 
 def place(uri: Place) -> str:
-    """It as text. Raises InvalidInput for what is neither text nor a path."""
+    """The path or URI as text. Raises InvalidInput if it is neither text nor a path."""
     text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidInput(f"uri must be a path or a URI, got {type(uri).__name__}.")
@@ -28,14 +28,14 @@ def place(uri: Place) -> str:
 
 
 def table_store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
-    """The store of a table. Raises InvalidInput for a place where no table can be."""
+    """The store of a table. Raises InvalidInput for an invalid location."""
     if uri.lower().startswith("memory:"):
         raise InvalidInput("A table cannot be in memory: Lance and headgate would not see the same objects.", uri=uri)
     return open_store(uri, storage_options)
 
 
 def wal_store_of(store: ObjectStore, wal_uri: Place | None, options: Mapping[str, str] | None) -> ObjectStore:
-    """The store of the WALs: the table's own one where none, or the same place, is given."""
+    """The store of the WALs: the table's own if none, or the same place, is given."""
     if wal_uri is None:
         return store
     wal_uri = place(wal_uri)
@@ -57,8 +57,8 @@ def wal_store_of(store: ObjectStore, wal_uri: Place | None, options: Mapping[str
 def open_wal(
     store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: Place | None = None
 ) -> tuple[TableRecord, ObjectStore]:
-    """The store of a table's WALs, and the record with what its first writer, or the first one that was given a WAL
-    store, chose since it was made. Raises WalStoreMismatch if `wal_uri` is another one.
+    """The store of a table's WALs, and the record, updated with the WAL store that was chosen since the table was made.
+    Raises WalStoreMismatch if `wal_uri` is another one.
     """
     record = replace(record, wal_uri=record.wal_uri or None)
     was_undecided = record.wal_undecided

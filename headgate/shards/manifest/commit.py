@@ -10,7 +10,7 @@ from headgate.shards.shard import Claim
 
 
 class _Landed(Exception):
-    """The manifest names the SSTable already: an earlier try's response was lost."""
+    """The manifest already names the SSTable: an earlier try succeeded but its response was lost."""
 
 
 def commit_generation(
@@ -20,8 +20,8 @@ def commit_generation(
 
     1. the claim still holds, otherwise Fenced.
     2. replay_after and generation are what the flush started from, otherwise it is abandoned: Fenced (R9).
-    3. compare-and-set. The SSTable's name in the manifest means that an earlier try landed.
-    4. the outcome is unknown: read once more, the SSTable's name tells.
+    3. compare-and-set. If the manifest already names the SSTable, an earlier try landed.
+    4. if the outcome is unknown, read the manifest again: it names the SSTable if the write landed.
 
     It may be arbitrarily late: garbage collection deletes the SSTable only when 1 or 2 must fail (R20). Raises
     Transient if the outcome is unknown; calling again finds out.

@@ -1,6 +1,6 @@
 """The decisions of a shard's protocol. Pure: no store, no clock.
 
-Who holds a shard (R3, R7), where to search the tip, what an existing entry in a slot means (R10), the fate of an
+Who holds a shard (R3, R7), where to search for the tip, what an existing entry in a slot means (R10), the fate of an
 unanswered put (R24), what a flush may commit (R9), and which SSTables the base contains (R11). The exhaustive tests
 drive these functions.
 """
@@ -48,17 +48,18 @@ def is_fenced(stored: Manifest | None, epoch: int, claim_id: str | None) -> bool
 
 
 def is_ghost(stored: Manifest | None, epoch: int, claim_id: str) -> bool:
-    """True if a claim that is not the latest version never was: its version had been collected when it was put.
+    """True if a claim that is not the latest version never was the latest: its version had been collected when it was
+    put.
 
-    `stored` is the latest. Where the holder's epoch is higher, this is an ordinary claim that was overtaken.
+    `stored` is the latest. If the holder's epoch is higher, this is an ordinary claim that was overtaken.
     """
     return stored is not None and stored.epoch <= epoch and not stored.held_by(epoch, claim_id)
 
 
 def follows(stored: Manifest, written: Manifest) -> bool:
-    """True if a later manifest of the same claim may have been made upon `written`: nothing that only grows is less.
+    """True if a later manifest of the same claim may have been based on `written`: no value that only grows is smaller.
 
-    Otherwise `written` came to a version that had been replaced and collected, and nobody will ever read it.
+    Otherwise `written` was put at a version that had been replaced and collected, and nobody will ever read it.
     """
     return (stored.replay_after, stored.last_seen, stored.generation) == (
         max(stored.replay_after, written.replay_after),
@@ -68,7 +69,7 @@ def follows(stored: Manifest, written: Manifest) -> bool:
 
 
 def claim_stands(stored: Manifest | None, epoch: int, claim_id: str, barrier: int) -> bool:
-    """The re-read after the barrier (R3): the latest manifest carries our claim, and the barrier lies above its
+    """The re-read after the barrier (R3): True if the latest manifest carries our claim, and the barrier lies above its
     replay_after. A barrier at 0 is that of a fresh shard: no replay_after covers it.
     """
     return stored is not None and stored.held_by(epoch, claim_id) and not 0 < barrier <= stored.replay_after
@@ -83,15 +84,15 @@ def replay_start(manifest: Manifest | None) -> int:
 
 
 def search_start(manifest: Manifest | None, last_known: int | None) -> int:
-    """Where to look for the tip: above all that is known to be there, `last_known` being the last position that
-    the caller knows of. Entry 0 is only ever the barrier of a fresh shard: with a manifest, the search starts above it.
+    """Where to start searching for the tip: above every entry that is known to exist; `last_known` is the last position
+    that the caller knows. Entry 0 is always the barrier of a fresh shard: with a manifest, the search starts above it.
     """
     known = -1 if manifest is None else max(manifest.last_seen, manifest.replay_after)
     return max(known, -1 if last_known is None else last_known) + 1
 
 
 class Slot(Enum):
-    """What an entry in the way means for the one who wanted its position."""
+    """What an existing entry in a slot means for the writer that wanted the slot."""
 
     OURS = "ours: a response was lost, the entry is durable"
     STALE = "stale: the next position"
@@ -99,7 +100,7 @@ class Slot(Enum):
 
 
 def entry_in_the_way(*, entry_id: str, epoch: int, stored_id: str | None, stored_epoch: int) -> Slot:
-    """Whose entry has the position that entry `entry_id` of `epoch` wants (R10)."""
+    """Decides whose entry occupies the position that entry `entry_id` of `epoch` wants (R10)."""
     if stored_id == entry_id:
         return Slot.OURS
     return Slot.FENCED if stored_epoch > epoch else Slot.STALE
@@ -114,8 +115,8 @@ class Fate(Enum):
 
 
 def fate(*, sent: bool, slot: Slot | None) -> Fate:
-    """The fate of a put, from whether a request was sent for it, and what was read in the last request's slot (None:
-    nothing).
+    """The fate of a put: `sent` is True if a request was sent for it; `slot` is what was read in the last request's
+    slot (None if nothing was).
     """
     if not sent:
         return Fate.FAILED
@@ -128,14 +129,14 @@ def fate(*, sent: bool, slot: Slot | None) -> Fate:
 
 
 def is_covered(stored: Manifest, sstable: SsTable) -> bool:
-    """True if the manifest names the SSTable already: an earlier try's response was lost."""
+    """True if the manifest already names the SSTable: an earlier try succeeded but its response was lost."""
     return any(there.path == sstable.path for there in stored.sstables)
 
 
 def covered(stored: Manifest, sstable: SsTable, *, started_from: int, last_position: int) -> Manifest | None:
     """The manifest that commits a flush: the SSTable, replay_after and the next generation together.
 
-    None: replay_after or generation are not what the flush started from, so that it is abandoned (R9).
+    None if replay_after or generation are not what the flush started from: then it is abandoned (R9).
     """
     if (stored.replay_after, stored.generation) != (started_from, sstable.generation):
         return None
@@ -149,9 +150,9 @@ def covered(stored: Manifest, sstable: SsTable, *, started_from: int, last_posit
 
 
 def uncompacted(sstables: tuple[SsTable, ...], generation: int, mark: int) -> tuple[SsTable, ...] | None:
-    """The SSTables that the base has not taken in: those above its mark for the shard.
+    """The SSTables above the base's mark for the shard, which the base has not taken in.
 
-    None: the mark is of a later flush than is known here, where unflushed rows are of `generation`. Then some of
+    None if the mark is of a later flush than the caller knows, whose unflushed rows are of `generation`. Then some of
     those rows are in the base as well: read the manifest again (R11).
     """
     if mark >= generation:

@@ -1,11 +1,10 @@
 """One shard's manifest: its value, its bytes, and its validation.
 
-The bytes are native Lance's protobuf `ShardManifest`, exact to the byte. What
-decodes without an error has passed every check here, so callers may rely on it.
+The bytes are native Lance's protobuf `ShardManifest`, exact to the byte. A manifest that decodes without an error has
+passed every check here, so callers may rely on it.
 
-Fields that a newer Lance may have added, in the manifest or in an SSTable, are
-carried along and written back (native itself drops them). Inside the small
-messages for a UUID or a shard field they are dropped.
+Fields that a newer Lance may have added, in the manifest or in an SSTable, are carried along and written back (native
+itself drops them). Inside the small messages for a UUID or a shard field they are dropped.
 """
 
 from __future__ import annotations
@@ -22,16 +21,21 @@ from headgate.errors import Corrupt, InvalidInput
 CLAIM_ID = "headgate.claim_id"
 OWNER = "headgate.owner"
 TABLE = "headgate.table"
-"""The ids of table and shard, as their writer claimed it: one that slept may claim where another table was made (R23).
-A release that does not know it carries it into a clone, whose shards have other ids: there it says nothing.
+"""Key of the table and shard ids as the claiming writer knew them: a writer that slept may claim where another table
+was made (R23). A release that does not know this key carries it into a clone, whose shards have other ids: there it has
+no meaning.
 """
 WAL_STORE = "headgate.wal_store"
 WRITE_ID = "headgate.write_id"
 
 MAX_BYTES = 16 * 2**20
-"""A manifest of a hundred thousand SSTables is smaller; more is junk that would only fill memory."""
+"""Maximum size: a manifest of a hundred thousand SSTables is smaller; a larger file is invalid and would only fill
+memory.
+"""
 MAX_FIELDS, SMALL_BYTES = 250_000, 1 << 20
-"""More fields than that many SSTables have, each of which takes memory; a small manifest is not counted."""
+"""Maximum number of protobuf fields: more than that many SSTables have; each takes memory. A small manifest is not
+counted.
+"""
 
 _SEALED = 1
 _U32, _U64 = 2**32, 2**64
@@ -48,7 +52,7 @@ class SsTable:
     physical_rows: int | None = None
     primary_key_bytes: int | None = None
     unknown: bytes = b""
-    """Protobuf fields of a newer Lance, raw."""
+    """Raw protobuf fields of a newer Lance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +68,14 @@ class Manifest:
     spec_id: int = 0
     shard_id: UUID
     fields: tuple[tuple[str, bytes], ...] = ()
-    """`shard_field_entries`: native keeps every key through its own writes, but shuffles them."""
+    """`shard_field_entries`: native keeps every key in its own writes, but shuffles them."""
     sealed: bool = False
     unknown: bytes = b""
-    """Protobuf fields of a newer Lance, raw."""
+    """Raw protobuf fields of a newer Lance."""
 
     @property
     def claim_id(self) -> str | None:
-        """The last claim of ours. It may be over: ask `held_by`."""
+        """headgate's last claim. It may have ended: ask `held_by`."""
         return self._text(CLAIM_ID)
 
     @property
@@ -81,7 +85,7 @@ class Manifest:
 
     @property
     def wal_store(self) -> str | None:
-        """The store that the shard's WAL has moved to, without credentials; None if it is where table.json says."""
+        """The store to which the shard's WAL has moved, without credentials; None if it is where table.json says."""
         return self._text(WAL_STORE)
 
     @property
@@ -94,20 +98,20 @@ class Manifest:
         return self.epoch == epoch and self.claim_id == claim_id
 
     def field(self, key: str) -> bytes | None:
-        """The value of one shard field, None where it is not set."""
+        """The value of one shard field, None if it is not set."""
         return next((value for name, value in self.fields if name == key), None)
 
     def is_of(self, table_id: UUID | None) -> bool:
-        """True if the shard is that table's, as far as it says whose it is."""
+        """True if the shard belongs to that table, as far as the manifest says."""
         named, _, shard_id = (self._text(TABLE) or "").partition(" ")
         return table_id is None or shard_id != str(self.shard_id) or named == str(table_id)
 
     def as_of(self, table_id: UUID | None) -> Manifest:
-        """The same, of that table."""
+        """The same manifest, marked as that table's."""
         return self if table_id is None else self.with_field(TABLE, f"{table_id} {self.shard_id}".encode())
 
     def with_field(self, key: str, value: bytes | None) -> Manifest:
-        """The same manifest with one shard field set (None: removed); every other field stays as it is."""
+        """The same manifest with one shard field set (None removes it); every other field is unchanged."""
         if value is None:
             return replace(self, fields=tuple(pair for pair in self.fields if pair[0] != key))
         if self.field(key) is None:
@@ -120,7 +124,7 @@ class Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest file. Raises InvalidInput for a manifest that decoding would refuse."""
+    """The bytes of a manifest file. Raises InvalidInput if decoding would refuse the manifest."""
     if fault := _fault(manifest):
         raise InvalidInput(f"Invalid manifest: {fault}.", shard=str(manifest.shard_id))
     message = _ShardManifest(
@@ -150,8 +154,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(data: bytes | memoryview, *, shard_id: UUID, version: int) -> Manifest:
     """The manifest in `data`, read from the file of `version` in the folder of `shard_id`.
 
-    Raises Corrupt, and nothing else, for bytes that are no manifest, that belong
-    to another shard or version, or that say what no writer writes.
+    Raises Corrupt, and nothing else, for bytes that are not a manifest, that belong to another shard or version, or
+    that no writer writes.
     """
     try:
         return _decode(data, shard_id, version)
@@ -161,7 +165,7 @@ def decode_manifest(data: bytes | memoryview, *, shard_id: UUID, version: int) -
 
 
 def check_successor(old: Manifest, new: Manifest) -> None:
-    """Raises InvalidInput unless `new` may follow `old`: version + 1, and nothing that only grows goes back."""
+    """Raises InvalidInput unless `new` may follow `old`: version + 1, and no value that only grows gets smaller."""
     faults = [
         f"{name} goes back from {getattr(old, name)} to {getattr(new, name)}"
         for name in ("epoch", "replay_after", "last_seen", "generation")
@@ -177,8 +181,8 @@ def check_successor(old: Manifest, new: Manifest) -> None:
 
 
 def _has_many_fields(data: bytes) -> bool:
-    """Whether it has more than MAX_FIELDS fields, each of which becomes an object: an empty one takes two bytes. What
-    is no message is for the decoder to tell.
+    """True if the message has more than MAX_FIELDS fields, each of which becomes an object: an empty one takes two
+    bytes. Bytes that are not a message are left to the decoder.
     """
     at, end = 0, len(data)
     for _ in range(MAX_FIELDS):
@@ -256,14 +260,14 @@ def _sstable(part: Any) -> SsTable:
 
 
 def _unknown(message: Any) -> bytes:
-    """What is left of a message (which this empties) without the fields that are known here."""
+    """The bytes of the message's unknown fields (empties the message)."""
     for field in message.DESCRIPTOR.fields:
         message.ClearField(field.name)
     return bytes(message.SerializeToString())
 
 
 def _fault(manifest: Manifest) -> str | None:
-    """Why no writer writes such a manifest, None if one does."""
+    """Why no writer writes such a manifest, None if it is valid."""
     if not 1 <= manifest.version < _U64:
         return f"version {manifest.version} is not in 1..2**64-1"
     if not 1 <= manifest.generation < _U64:
@@ -294,7 +298,7 @@ def _sstables_fault(manifest: Manifest) -> str | None:
 
 
 def _is_safe(path: str) -> bool:
-    """Garbage collection deletes such folders, so a path may never lead anywhere else."""
+    """True if the path stays inside the shard: garbage collection deletes such folders."""
     return 0 < len(path) <= 255 and path.isprintable() and not {"/", "\\"} & set(path) and path not in _RESERVED_PATHS
 
 

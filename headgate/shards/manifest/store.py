@@ -1,12 +1,12 @@
 """ManifestStore: who may write to a shard, decided by compare-and-set on its manifest.
 
 Promises:
-1. A manifest is never overwritten and no version is left out: every write is a
-   put-if-absent of latest + 1, and the latest is what LIST shows (R7).
-2. Of any number of claims each gets an epoch of its own; a refused one writes nothing.
-3. A lost response is not an error: a write is known by its random write id. (Native
-   copies a claim id into its own claims, so a claim id alone would not do.)
-4. `commit_update` returns only if the update stands under a claim that still holds.
+1. A manifest is never overwritten and no version is left out: every write is a put-if-absent of latest + 1, and the
+   latest is what LIST shows (R7).
+2. Each of any number of claims gets its own epoch; a refused claim writes nothing.
+3. A lost response is not an error: a write is identified by its random write id. (Native copies a claim id into its own
+   claims, so a claim id is not enough.)
+4. `commit_update` returns only if the update stands, under a claim that still holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.shards.manifest import decisions
 from headgate.shards.manifest.model import WRITE_ID, Manifest, check_successor, decode_manifest, encode_manifest
 
 CLAIM_TRIES = 16
-"""Native's number. Each lost try means that another claim won, so more would be an epoch war."""
+"""Native's number. Each lost try means that another claim won; more tries would be an epoch war."""
 
 UPDATE_TRIES = 10
 """Native's number. One job per shard changes the manifest at a time, so a conflict is rare."""
@@ -40,25 +40,25 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claim that was written, and the manifest it was made upon (None: the shard is new)."""
+    """A claim that was written, and the manifest it was based on (None if the shard is new)."""
 
     manifest: Manifest
     previous: Manifest | None
 
     @property
     def epoch(self) -> int:
-        """The epoch that was claimed."""
+        """The claimed epoch."""
         return self.manifest.epoch
 
     @property
     def claim_id(self) -> str:
-        """The random id by which the claim is known."""
+        """The random id that identifies the claim."""
         assert self.manifest.claim_id is not None
         return self.manifest.claim_id
 
 
 class ManifestStore:
-    """The manifests of one shard. Holds no state of its own: thread-safe and picklable."""
+    """The manifests of one shard. Stateless: thread-safe and picklable."""
 
     def __init__(self, store: ObjectStore, shard_id: UUID, table: str, table_id: UUID | None = None) -> None:
         self.store = store
@@ -67,7 +67,7 @@ class ManifestStore:
         self.table_id = table_id
 
     def versions(self) -> list[int]:
-        """Every version that is there, oldest first. The hint and strays do not count."""
+        """Every existing version, oldest first. The hint and strays are ignored."""
         with self._with_context():
             folder = names.manifest_folder(self.shard_id) + "/"
             found = map(names.manifest_version, self.store.list_keys(folder))
@@ -80,10 +80,11 @@ class ManifestStore:
             return decode_manifest(data, shard_id=self.shard_id, version=version)
 
     def latest(self, known: Manifest | None = None) -> Manifest | None:
-        """The highest version that LIST shows, None on a new shard. Raises Corrupt, never an older version instead.
+        """The highest version that LIST shows, None on a new shard. Raises Corrupt, never returns an older version
+        instead.
 
-        None too on a shard of another table, which was in this place before (R23). Where that is the `known` one it is
-        not read again: a version never changes.
+        Also None on a shard of another table that was in this place before (R23). If the highest version is the `known`
+        one, it is not read again: a version never changes.
         """
         with self._with_context():
             for _ in range(LIST_TRIES):
@@ -96,7 +97,7 @@ class ManifestStore:
                     found = self.read(versions[-1])
                     return found if found.is_of(self.table_id) else None
                 except NotFound as error:
-                    # Collected since the LIST, so a newer one must be there.
+                    # Collected since the LIST, so a newer one must exist.
                     vanished = error
             raise Transient("The latest manifest disappeared each time after it was listed.") from vanished
 
@@ -106,19 +107,19 @@ class ManifestStore:
         """Take the shard with the next epoch. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
         1. latest: a shard of another owner, or sealed without an owner, is InvalidInput.
-        2. put version + 1 with epoch + 1, a random claim id and write id; everything else
-           stays. With an owner the manifest is sealed (native keeps out), without one not.
-        3. taken: our write id there means a lost response, done; otherwise from 1 again.
-        4. LIST: a claimer that stalled until its version was collected has a claim that was never
-           the latest. Where its epoch is not below the holder's it is Fenced here: its barrier
-           would fence the writer that holds the shard. (Any other learns it by the re-read, R3.)
-        5. the hint, best effort. Not with an owner: native, which alone reads it, is kept out, and finds the seal
+        2. put version + 1 with epoch + 1, a random claim id and write id; everything else stays. With an owner the
+           manifest is sealed (native keeps out), without one not.
+        3. if that version is taken: our write id there means a lost response, done; otherwise from 1 again.
+        4. LIST: a claimer that stalled until its version was collected has a claim that was never the latest. If its
+           epoch is not below the holder's, it is Fenced here: its barrier would fence the writer that holds the shard.
+           (Otherwise the re-read tells it, R3.)
+        5. write the hint, best effort. Not with an owner: only native reads it, which is kept out, and finds the seal
            by going on from an older hint.
 
         `spec_id` is for a shard that is new; an existing one keeps its own. `upon` gives the manifest that the caller
-        has just read (None: there was none), for the first try: to have read it long ago is to have stalled since, and
-        3 and 4 hold against that. Raises Transient if the outcome is unknown or the shard stays contended; a claim that
-        landed unknown fences the earlier writer and hurts nobody else.
+        has just read (None: there was none), for the first try: reading it long ago is like stalling since, which 3 and
+        4 handle. Raises Transient if the outcome is unknown or the shard stays contended; a claim that landed unknown
+        fences the earlier writer and hurts nobody else.
         """
         if owner == "":
             raise InvalidInput("An owner must not be empty.", table=self.table, shard=str(self.shard_id))
@@ -152,8 +153,8 @@ class ManifestStore:
                 self._check_owner(stored, None)
 
     def check_fenced(self, epoch: int, claim_id: str | None = None, known: Manifest | None = None) -> Manifest | None:
-        """The latest manifest, if it does not fence a writer of this epoch (and claim id, where given). `known` is not
-        read again.
+        """The latest manifest, if it does not fence a writer of this epoch (and claim id, if given). A `known` manifest
+        is not read again.
 
         Raises Fenced if the stored epoch is higher, or equal under another claim id. No manifest, or a lower stored
         epoch, fences nobody.
@@ -164,11 +165,11 @@ class ManifestStore:
         return stored
 
     def held(self, epoch: int, claim_id: str, known: Manifest | None = None) -> Manifest:
-        """The same for who has claimed the shard: then there is one. Raises Fenced, and DataLoss if it is gone."""
+        """The same for a claimed shard, which must have a manifest. Raises Fenced, and DataLoss if it is gone."""
         return self.there(self.check_fenced(epoch, claim_id, known))
 
     def there(self, stored: Manifest | None) -> Manifest:
-        """The latest manifest of a shard that was claimed, as it was read. Raises DataLoss."""
+        """Returns `stored`, the latest manifest of a shard that was claimed. Raises DataLoss if there is none."""
         if stored is None:
             raise DataLoss(
                 "The shard has been claimed, yet it has no manifest.",
@@ -181,19 +182,19 @@ class ManifestStore:
     def commit_update(
         self, claim_id: str, epoch: int, change: Callable[[Manifest], Manifest], *, upon: Manifest | None = None
     ) -> Manifest:
-        """Write `change(latest)` as the next version, if the claim still holds; the manifest as written.
+        """Write `change(latest)` as the next version, if the claim still holds. Returns the manifest as written.
 
         1. latest: none is DataLoss; another claim id or epoch is Fenced.
-        2. change: a pure function of the latest. What it raises abandons the update (R9). Version and write id are set
-           here; epoch and claim id must stay.
-        3. put version + 1. Taken: our write id there means a lost response; else from 1 again.
-        4. LIST: where ours is not the highest, the highest must be under our claim and not go back behind it. A writer
-           that stalled until its version was collected must not believe its update, even if another job of its own
-           claim continued meanwhile.
-        5. the hint, best effort.
+        2. change: a pure function of the latest. An error that it raises abandons the update (R9). Version and write id
+           are set here; epoch and claim id must stay.
+        3. put version + 1. If it is taken: our write id there means a lost response; otherwise from 1 again.
+        4. LIST: if ours is not the highest, the highest must be under our claim, and its values must not be behind
+           ours. A writer that stalled until its version was collected must not believe its update, even if another job
+           of its own claim continued meanwhile.
+        5. write the hint, best effort.
 
-        `upon` is the manifest as this claim's holder read or wrote it last, for the first try: to have read it long ago
-        is to have stalled since, and 3 and 4 hold against that.
+        `upon` is the manifest as this claim's holder read or wrote it last, for the first try: reading it long ago is
+        like stalling since, which 3 and 4 handle.
 
         Raises Transient if the outcome is unknown. After Fenced from step 4 the update may have landed before the
         successor's claim: leave what it names to garbage collection.
@@ -215,18 +216,20 @@ class ManifestStore:
             raise Transient(f"Other processes changed the manifest during each of {UPDATE_TRIES} tries.")
 
     def write_hint(self) -> bool:
-        """Tell native which version is the latest. True where the hint names it now.
+        """Tell native which version is the latest. True if the hint now names it.
 
-        A version that the hint names, or a later one, must be there before older ones are deleted (R7).
+        The version that the hint names, or a later one, must exist before older ones are deleted (R7).
         """
         versions = self.versions()
         return bool(versions) and self._hint_if_latest(versions[-1], required=True)
 
     def _put(self, manifest: Manifest) -> bool:
-        """True: this version is ours and durable. False: another's. Transient: unknown, it may yet land."""
+        """True if this version is ours and durable, False if it is another's. Raises Transient if that is unknown: it
+        may still land.
+        """
         key, data = names.manifest_key(self.shard_id, manifest.version), encode_manifest(manifest)
         try:
-            # A store that tries again puts the same bytes on the same version: one that lands late is still this write.
+            # A store that retries puts the same bytes on the same version: if a put lands late, it is still this write.
             self.store.put_if_absent(key, data)
             return True
         except (AlreadyExists, Transient) as error:
@@ -238,18 +241,18 @@ class ManifestStore:
             raise Transient(what, epoch=manifest.epoch) from refused
 
     def _hint_if_latest(self, version: int, *, required: bool = False) -> bool:
-        """True if `version` is the highest; then native is told so (`required`: and the hint was written).
+        """True if `version` is the highest; then the hint is written (with `required`, True also means that this
+        succeeded).
 
-        Never for one below: native would take a version that came back below collected
-        ones for the latest.
+        Never for a lower version: native would take a version that came back below collected ones for the latest.
         """
         if not self._is_latest(version):
             return False
         try:
             hint = json.dumps({"version": version}, separators=(",", ":")).encode()
-            store = self.store if required else self.store.retrying(Retry(attempts=0))  # a hint is not waited for
+            store = self.store if required else self.store.retrying(Retry(attempts=0))  # best effort: no retries
             store.put_overwrite(names.version_hint_key(self.shard_id), hint)
-        except Exception:  # a hint that fails must not undo what is durable
+        except Exception:  # a failing hint must not undo what is durable
             _log.debug("version hint %d of shard %s was not written", version, self.shard_id, exc_info=True)
             return not required
         return True
@@ -302,7 +305,7 @@ class ManifestStore:
 
     @contextmanager
     def _with_context(self, epoch: int | None = None) -> Iterator[None]:
-        """Whatever is raised inside says which table and shard it is about."""
+        """Adds table and shard to any error raised inside."""
         try:
             yield
         except HeadgateError as error:

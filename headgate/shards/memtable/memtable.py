@@ -14,7 +14,7 @@ from headgate.shards.rows.schema import RowSchema
 
 @dataclass(frozen=True, slots=True)
 class MemTableStats:
-    """One MemTable in numbers."""
+    """Numbers of one MemTable."""
 
     generation: int
     rows: int
@@ -26,7 +26,7 @@ class MemTableStats:
 
 
 class MemTable:
-    """Grows by `add` until it is frozen. Not thread-safe: its owner holds a lock; a frozen one only reads."""
+    """Grows by `add` until it is frozen. Not thread-safe: its owner holds a lock; a frozen one is only read."""
 
     def __init__(self, schema: RowSchema, generation: int, after: int) -> None:
         self.generation = generation
@@ -35,18 +35,18 @@ class MemTable:
         self.puts = 0
         self.first_position: int | None = None
         self.last_position = after
-        """Every row at or below it and above the last generation's is in here."""
+        """Every row above the last generation's last position and up to this one is in here."""
         self.frozen = False
         self._schema = schema
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, batches: Sequence[pa.RecordBatch], position: int, puts: int = 1) -> None:
-        """Rows that stand at a position of the WAL, in storage form."""
+        """Add rows of the entry at a WAL position, in storage form."""
         assert not self.frozen
         assert position > self.last_position or (position == self.last_position and self.rows)
         self._batches.extend(batches)
         self.rows += sum(batch.num_rows for batch in batches)
-        # What they hold in memory: they are no slices, and to count values takes fifty times as long.
+        # Their buffers in memory: they are not slices, and counting values takes fifty times as long.
         self.nbytes += sum(batch.get_total_buffer_size() for batch in batches)
         self.puts += puts
         if self.first_position is None:
@@ -54,7 +54,7 @@ class MemTable:
         self.last_position = position
 
     def is_full(self, config: WriterConfig) -> bool:
-        """True if it is time to freeze it."""
+        """True if it must be frozen."""
         return (
             self.nbytes >= config.max_memtable_size
             or self.rows >= config.max_memtable_rows
@@ -62,15 +62,14 @@ class MemTable:
         )
 
     def table(self) -> pa.Table:
-        """All rows as they were put, tombstones and older versions included. A snapshot: later adds do not show."""
+        """All rows as they were put, including tombstones and older versions. A snapshot: later adds do not show."""
         return pa.Table.from_batches(list(self._batches), schema=self._schema.storage)
 
     def newest(self) -> pa.Table:
-        """The newest row of each key, tombstones included."""
+        """The newest row of each key, including tombstones."""
         return newest_rows(self.table(), self._schema.primary_key)
 
     def stats(self) -> MemTableStats:
-        """In numbers."""
         return MemTableStats(
             generation=self.generation,
             rows=self.rows,

@@ -1,13 +1,13 @@
 """The MemTables of one writer: an active one that grows, frozen ones that become SSTables, oldest first.
 
 Promises:
-1. Rows are in exactly one place that a snapshot shows: a MemTable, or the SSTable that replaced it.
+1. In a snapshot each row is in exactly one place: a MemTable, or the SSTable that replaced it.
 2. Generations are flushed in order; if one fails, the writer stops.
 3. replay_after moves only with the SSTable that covers it, in one manifest write, and only if replay_after and
    generation are what the flush started from (R9).
 4. Freezing and flushing run beside puts; only the budget makes puts wait.
-5. A flush never leaves an entry behind that notes its generation or an older one, as native's do: entries of a
-   generation below the manifest's are skipped. See `headgate.shards.memtable.notes`.
+5. A flush never leaves an entry unflushed that notes its generation or an older one, as native's entries do: entries of
+   a generation below the manifest's are skipped. See `headgate.shards.memtable.notes`.
 
 Locks: the WAL pipeline's is taken before the one in here, never after it.
 """
@@ -32,19 +32,19 @@ from headgate.shards.shard import Claim
 from headgate.shards.wal.tailer import WalTailer
 
 WriteSsTable = Callable[[MemTable], SsTable]
-"""Makes the SSTable of a frozen MemTable, durable when it returns."""
+"""Writes the SSTable of a frozen MemTable; it is durable when this returns."""
 
 
 @dataclass(frozen=True)
 class MemTablesSnapshot:
-    """What a reader sees at one instant, older before newer."""
+    """What a reader sees at one instant, oldest first."""
 
     generation: int
-    """Of the oldest MemTable."""
+    """Generation of the oldest MemTable."""
     sstables: tuple[SsTable, ...]
     tables: tuple[pa.Table, ...]
     last_position: int
-    """Every visible row up to it is in here; later ones are not."""
+    """The snapshot has every visible row up to this position, and no later ones."""
 
 
 class MemTables:
@@ -74,8 +74,8 @@ class MemTables:
         self._on_change: Callable[[], None] = lambda: None
 
     def listen(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change`, without a lock, when bytes leave memory and when the flush fails; also now, since a flush
-        that a replay began may have failed already.
+        """Call `on_change`, without holding a lock, when bytes leave memory and when the flush fails; also now, since a
+        flush that a replay started may have failed already.
         """
         self._on_change = on_change
         on_change()
@@ -83,9 +83,9 @@ class MemTables:
     # -- filling ---------------------------------------------------------------
 
     def restore(self, parts: Iterable[ReplayedEntry], notes: GenerationNotes = GenerationNotes()) -> None:  # noqa: B008
-        """What the WAL holds, before anybody else uses these tables. Flushes as it goes, within the budget.
+        """Insert what the WAL holds, before the tables are used. Flushes as it goes, within the budget.
 
-        `notes` are of the entries of all parts. Raises what `parts` raises, and the stored error.
+        `notes` are those of the entries of all parts. Raises what `parts` raises, and the stored error.
         """
         assert not self._active.rows
         assert not self._frozen
@@ -98,14 +98,16 @@ class MemTables:
             self._make_room()
 
     def insert(self, batches: Sequence[pa.RecordBatch], position: int, puts: int = 1) -> None:
-        """Rows that became durable at a position. Freezes the MemTable when it is full."""
+        """Insert rows that became durable at a position. Freezes the MemTable when it is full."""
         with self._changed:
             self._active.add(batches, position, puts)
             if self._active.is_full(self._config):
                 self._freeze()
 
     def insert_skipped(self, start: int, stop: int) -> None:
-        """The visible rows of [start, stop), which an append stepped over: a flush will cover these positions too."""
+        """Insert the visible rows of [start, stop), which an append stepped over: a flush will cover these positions
+        too.
+        """
         shard = self._claim.shard
         entries = WalTailer(shard).read(start, stop)
         counted = (found for found in entries if self._visible(found.entry.header, found.position))
@@ -113,13 +115,13 @@ class MemTables:
             self.insert(part.batches, part.position)
 
     def freeze_early(self) -> None:
-        """The budget is used up: freeze what there is, unless something is being flushed already."""
+        """The budget is used up: freeze the active MemTable, unless something is being flushed already."""
         with self._changed:
             if not self._frozen:
                 self._freeze()
 
     def flush(self) -> None:
-        """Freeze what there is, and wait until it is in SSTables. Without rows nothing is written.
+        """Freeze the active MemTable, and wait until its rows are in SSTables. Without rows nothing is written.
 
         Raises the stored error, or Closed.
         """
@@ -130,7 +132,7 @@ class MemTables:
             self._raise_if_stopped()
 
     def close(self) -> None:
-        """Let the frozen ones be flushed and end the thread; the active one stays in the WAL alone.
+        """Flush the frozen MemTables and end the thread; the active one stays only in the WAL.
 
         Raises the stored error.
         """
@@ -144,9 +146,9 @@ class MemTables:
             raise self._error
 
     def abandon(self) -> None:
-        """The writer has failed: start no further flush, and do not wait for one that runs.
+        """The writer has failed: start no further flush, and do not wait for a running one.
 
-        That one may still land: its rows are durable, and the claim decides.
+        A running flush may still land: its rows are durable, and the claim decides.
         """
         with self._changed:
             self._closing = self._abandoned = True
@@ -163,26 +165,28 @@ class MemTables:
             raise Closed("This writer is closed.", **self._claim.shard.where())
 
     def _may_end_before(self, part: ReplayedEntry, notes: GenerationNotes) -> bool:
-        """True if a flush may reach up to this part and no further.
+        """True if a flush may end right before this part.
 
-        Never while this or a later part notes the active generation or an older one. Before a younger one is noted,
-        only at an entry that notes one itself, or where the budget is used up: an end among entries that note none
-        uses up a number, the rest of them comes into the noted generation, and a native writer that finds more there
-        than its MemTable holds refuses to open.
+        Never while this or a later part notes the active generation or an older one. Before a younger generation is
+        noted, only at an entry that notes one itself, or if the budget is used up: ending among entries that note none
+        uses up a generation number, and the remaining ones become part of the noted generation; a native writer that
+        finds more there than its MemTable holds refuses to open.
         """
         if part.position <= notes.reach(self._active.generation):
             return False
         return part.position > notes.reach() or part.generation is not None or not self._within_budget()
 
     def _make_room(self) -> None:
-        """Freeze a full table, or any where the budget is used up, and wait for the budget."""
+        """Freeze the table if it is full or the budget is used up, and wait for the budget."""
         if self._active.is_full(self._config) or not (self._frozen or self._within_budget()):
             self._freeze()
         self._changed.wait_for(lambda: self._stopped or not self._frozen or self._within_budget())
         self._raise_if_stopped()
 
     def _freeze(self) -> None:
-        """Without rows, and after an error or close, there is nothing to do: the rows are in the WAL."""
+        """Freeze the active MemTable. Does nothing without rows, or after an error or close: then the rows are in the
+        WAL.
+        """
         done = self._active
         if not done.rows or self._stopped or self._closing:
             return
@@ -200,7 +204,7 @@ class MemTables:
     def _nbytes(self) -> int:
         return self._active.nbytes + sum(table.nbytes for table in self._frozen)
 
-    # -- looking ---------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------
 
     @property
     def nbytes(self) -> int:
@@ -220,7 +224,7 @@ class MemTables:
             return self._manifest
 
     def snapshot(self) -> MemTablesSnapshot:
-        """SSTables, frozen and active MemTables of one instant."""
+        """SSTables, frozen and active MemTables at one instant."""
         with self._changed:
             held = (*self._frozen, self._active)
             return MemTablesSnapshot(
@@ -231,7 +235,7 @@ class MemTables:
             )
 
     def stats(self) -> tuple[MemTableStats, ...]:
-        """Frozen ones, oldest first, then the active one."""
+        """Stats of the frozen MemTables, oldest first, then of the active one."""
         with self._changed:
             return tuple(table.stats() for table in (*self._frozen, self._active))
 
@@ -256,12 +260,12 @@ class MemTables:
             self._on_change()
 
     def _flush_one(self, table: MemTable) -> Manifest:
-        """One generation to an SSTable and into the manifest:
+        """Write one generation to an SSTable and commit it to the manifest:
 
-        1. write the SSTable under a name of its own; a crash leaves a folder that nothing names.
-        2. compare-and-set the manifest: the SSTable, replay_after and the next generation
-           together, if replay_after and generation are what this flush started from (R9).
-        3. the outcome is unknown: read. The SSTable's name there means that it landed.
+        1. write the SSTable under a unique name; a crash leaves a folder that nothing names.
+        2. compare-and-set the manifest: the SSTable, replay_after and the next generation together, if replay_after and
+           generation are what this flush started from (R9).
+        3. if the outcome is unknown, read the manifest: if it names the SSTable, the write landed.
         """
         started_from = self.manifest
         sstable = self._config.retry.run(lambda: self._write(table))

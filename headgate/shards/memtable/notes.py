@@ -1,7 +1,7 @@
-"""The generations that native noted in WAL entries, and how far each reaches.
+"""The generations that native noted in WAL entries, and the last position of each.
 
-Native and we skip entries of a generation below the manifest's: their rows are taken for flushed. So a flush of a
-generation must reach the last entry that notes it, or one below it; the entries before that may note none.
+Native and headgate skip entries of a generation below the manifest's, because their rows count as flushed. So a flush
+of a generation must reach the last entry that notes it or a lower one; the entries before that may note none.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class GenerationNotes:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int | None]]) -> GenerationNotes:
-        """From positions, rising, each with what its entry notes."""
+        """From ascending positions, each with the generation that its entry notes (or None)."""
         return cls({generation: position for position, generation in entries if generation is not None})
 
     def then(self, later: GenerationNotes) -> GenerationNotes:
-        """With what entries at higher positions note."""
+        """These notes plus those of entries at higher positions."""
         return GenerationNotes({**self.last, **later.last})
 
     def since(self, generation: int) -> GenerationNotes:
-        """Without those below it, which are skipped."""
+        """Without the lower generations, which are skipped."""
         return GenerationNotes({noted: position for noted, position in self.last.items() if noted >= generation})
 
     def reach(self, generation: int | None = None) -> int:
-        """The last position that notes this generation or a lower one (None: any); -1 where there is none."""
+        """The last position that notes this generation or a lower one (None: any); -1 if none does."""
         return max((at for noted, at in self.last.items() if generation is None or noted <= generation), default=-1)

@@ -26,29 +26,29 @@ from headgate.shards.wal.tailer import WalEntry, WalTailer
 from headgate.shards.wal.tip import listed_end
 
 IsVisible = Callable[[EntryHeader, int], bool]
-"""True if the entry at a position counts."""
+"""True if the entry at a position is visible."""
 
 
 def untagged(header: EntryHeader, position: int) -> bool:
-    """Without a commit log: what a direct writer put counts, what a stream's task left does not."""
+    """Visibility without a commit log: entries of direct writers count, those of a stream's tasks do not."""
     return header.tags.attempt_id is None
 
 
 @dataclass(frozen=True)
 class WalScan:
-    """What a scan of the WAL found."""
+    """Result of a WAL scan."""
 
     entries: tuple[WalEntry, ...] = ()
-    """As far as they were kept in memory; their rows are in today's storage schema."""
+    """Entries that were kept in memory; their rows are in the current storage schema."""
     notes: GenerationNotes = field(default_factory=GenerationNotes)
-    """Of all entries."""
+    """Notes of all entries."""
     stop: int = 0
-    """The WAL's end when the scan began: everything below it was checked."""
+    """End of the WAL when the scan began: everything below it was checked."""
 
 
 @dataclass(frozen=True)
 class ReplayedEntry:
-    """The rows of one entry, in today's storage schema, and the generation that native noted in it."""
+    """The rows of one entry, in the current storage schema, and the generation that native noted in it."""
 
     position: int
     batches: tuple[pa.RecordBatch, ...]
@@ -56,17 +56,17 @@ class ReplayedEntry:
 
     @property
     def rows(self) -> int:
-        """How many, tombstones included."""
+        """Number of rows, including tombstones."""
         return sum(batch.num_rows for batch in self.batches)
 
 
 def scan_wal(shard: Shard, keep_bytes: int) -> WalScan:
-    """Read and check everything a replay will need, up to the end that one LIST shows. Keeps the first `keep_bytes`,
-    so that most opens read once.
+    """Read and check everything that a replay will need, up to the end that one LIST shows. Keeps the first
+    `keep_bytes`, so that most opens read once.
 
-    Writes nothing. A living writer continues meanwhile: what it appends is replayed behind the barrier; what it flushed
-    may be collected: then its manifest says so, and the scan continues above. Raises Corrupt or DataLoss, with shard
-    and position.
+    Writes nothing. A living writer continues meanwhile. What it appends is replayed after the barrier is put. What it
+    flushed may be collected: then its manifest says so, and the scan continues above. Raises Corrupt or DataLoss, with
+    shard and position.
     """
     manifests = shard.manifests
     manifest = manifests.latest()
@@ -126,9 +126,9 @@ def generation_notes(
     *,
     scan: WalScan = WalScan(),  # noqa: B008
 ) -> GenerationNotes:
-    """The generations that native noted in [replay_after + 1, stop), before that is replayed. Raises DataLoss, Corrupt.
+    """The generations that native noted in [replay_after + 1, stop), found before the replay. Raises DataLoss, Corrupt.
 
-    Reads again what came after the scan: mostly nothing.
+    Reads again only what came after the scan: mostly nothing.
     """
     later = WalTailer(shard).read(max(manifest.replay_after + 1, scan.stop), stop)
     notes = scan.notes.then(GenerationNotes.of((found.position, found.entry.header.generation) for found in later))
@@ -136,17 +136,17 @@ def generation_notes(
 
 
 def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> Iterator[ReplayedEntry]:
-    """The rows of entries above replay_after that no SSTable has."""
+    """The rows above replay_after that no SSTable has."""
     for found in entries:
         generation = found.entry.header.generation
-        # Native notes the generation an entry's rows belong to; an older one is in an SSTable already.
+        # Native notes the generation of an entry's rows; an older generation is in an SSTable already.
         if found.entry.batches and (generation is None or generation >= manifest.generation):
             batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
             yield ReplayedEntry(found.position, batches, generation)
 
 
 def _entries(shard: Shard, start: int, stop: int, scan: WalScan) -> Iterator[WalEntry]:
-    """Entries are immutable, so those seen before the claim are still what stands there."""
+    """Entries are immutable, so those read before the claim are still valid."""
     position = start
     for found in scan.entries:
         if start <= found.position < stop:

@@ -1,4 +1,4 @@
-"""The base at one version, and which SSTables of the shards it has compacted in. Neither ever changes."""
+"""The base at one version, and which SSTables of the shards it has compacted. Both are immutable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CompactedMarks:
     """Per shard the generation up to which the base has everything, and up to which it may have the deletes."""
 
     shards: frozenset[UUID]
-    """Of these it is known."""
+    """Shards for which this is known."""
     marks: Mapping[UUID, int]
     started: Mapping[UUID, int]
 
@@ -34,11 +34,11 @@ class Base:
 
     @classmethod
     def at(cls, home: TableHome, version: int | None = None) -> Base:
-        """As it is now, or at a version. Raises DataLoss, Transient."""
+        """The base as it is now, or at a version. Raises DataLoss, Transient."""
         return cls(home, open_base(home, version))
 
     def compacted(self, shards: frozenset[UUID]) -> CompactedMarks:
-        """What it has of these shards; read once. Raises NotFound, Corrupt, Poisoned as `compacted_marks` does."""
+        """Compacted marks of these shards; read once. Raises NotFound, Corrupt, Poisoned as `compacted_marks` does."""
         compacted = self._compacted
         if compacted is None or compacted.shards != shards:
             dataset = self.rows.dataset
@@ -48,8 +48,8 @@ class Base:
 
 
 def check_own(home: TableHome, dataset: Any) -> None:
-    """Raises InvalidInput if the base, as it was opened, is not this table's any more: somebody overwrote it or made
-    another table there, and the same field ids may mean other columns.
+    """Raises InvalidInput if the opened base is no longer this table's: it was overwritten, or another table was made
+    there, and the same field ids may mean other columns.
     """
     named = dataset.config().get(TABLE_ID)
     if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):

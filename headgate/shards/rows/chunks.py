@@ -1,4 +1,4 @@
-"""Rows that lie in many chunks: some of them taken, all of them told apart. Pure, on Arrow tables."""
+"""Tables with many chunks: taking some rows, and comparing values. Pure, on Arrow tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 import xxhash
 
 Places = npt.NDArray[Any]
-"""Of rows, counted from 0; whole numbers."""
+"""Row numbers, counted from 0."""
 
 
 class ChunkedRows:
-    """A table of whose rows some are taken: pyarrow's own take costs by the chunks that there are, this by those that
-    are touched.
+    """A table to take rows from: the cost of pyarrow's own take depends on all chunks, the cost of this one only on
+    those that are touched.
     """
 
     def __init__(self, rows: pa.Table) -> None:
@@ -26,7 +26,7 @@ class ChunkedRows:
         self._starts = np.cumsum(sizes)[:-1]
 
     def take(self, places: Places, columns: Sequence[str]) -> pa.Table:
-        """The rows at these places, in this order."""
+        """The rows with these numbers, in this order."""
         if not len(places):
             return self._empty.select(list(columns))
         places = places.astype(np.uint64)
@@ -40,7 +40,9 @@ class ChunkedRows:
 
 
 def identity_of(columns: Sequence[pa.Array]) -> bytes:
-    """Equal only for equal values. Values that lie in memory in another way may differ, and are indexed again."""
+    """Bytes that are equal only for equal values. Equal values with another memory layout may differ; they are indexed
+    again.
+    """
     hashed = xxhash.xxh3_128()
     for column in columns:
         hashed.update(f"{column.type}:{column.offset}:{len(column)};".encode())

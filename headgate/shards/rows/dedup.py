@@ -1,6 +1,6 @@
-"""Newest row per key: the one rule by which rows with the same key are resolved. Pure, on Arrow columns.
+"""Newest row per key: the one rule that decides among rows with the same key. Pure, on Arrow columns.
 
-Order is the order in which rows were put: by position, within an entry by row.
+Rows are ordered as they were put: by position, within an entry by row.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headgate.shards.rows.schema import TOMBSTONE
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 MIN_SPAN, MAX_SPAN = 1 << 24, 1 << 26
-"""Bytes of flags that are always, and never more, spent on keys that are numbers."""
+"""For integer keys: flags of up to MIN_SPAN bytes are always allowed, of more than MAX_SPAN never."""
 
 SPARSE = 64
-"""In between, so many numbers may lie between two keys: then flags are as small as a hash table would be."""
+"""Between these limits: flags may have this many bytes per key, which is about the size of a hash table."""
 
 _ROW = "__row"
 
 
 def newest_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last row of each key, tombstones included, in the order they were put. Without a key: all rows."""
+    """The last row of each key, including tombstones, in the order they were put. Without a key: all rows."""
     if not key or rows.num_rows < 2:
         return rows
     last = _numbered(rows, key).group_by(list(key), use_threads=False).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
@@ -37,14 +37,14 @@ def newest_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def living(rows: pa.Table) -> pa.Table:
-    """The rows that are no tombstones, without the tombstone column."""
+    """The rows that are not tombstones, without the tombstone column."""
     dead = rows.column(TOMBSTONE)
     kept = rows.drop_columns([TOMBSTONE])
     return kept.filter(pc.invert(dead)) if pc.any(dead).as_py() else kept
 
 
 class KeySet:
-    """Keys, for instance those that newer rows have: rows of older sources with one of them are hidden."""
+    """A set of keys, for example those of newer rows, which hide rows of older sources."""
 
     def __init__(self, key: Sequence[str]) -> None:
         self.key = list(key)
@@ -52,24 +52,24 @@ class KeySet:
         self._joined: pa.Table | None = None
         self._length = 0
         self._dense: DenseKeySet | None = DenseKeySet() if len(self.key) == 1 else None
-        """Instead of the parts, as long as they are numbers that lie close to each other."""
+        """Used instead of the parts while the keys are integers that are close to each other."""
 
     def __len__(self) -> int:
-        """About how many keys there are; one that was added twice may count twice."""
+        """Approximate number of keys; a key that was added twice may count twice."""
         return self._length
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Its size in memory."""
         return (self._dense.nbytes if self._dense is not None else 0) + sum(int(part.nbytes) for part in self._parts)
 
     @property
     def is_quick(self) -> bool:
-        """True if asking costs the same however many keys there are."""
+        """True if a lookup costs the same however many keys there are."""
         return self._dense is not None
 
     def add(self, rows: pa.Table) -> None:
-        """The keys of these rows belong to it from now on."""
+        """Add the keys of these rows."""
         if not self.key or not rows.num_rows:
             return
         self._length += rows.num_rows
@@ -98,33 +98,33 @@ class KeySet:
         return rows.filter(self._mask(rows))
 
     def places(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.intp]]:
-        """The numbers, from 0, of the rows whose key was added; rising."""
+        """The row numbers, from 0, of the rows whose key was added; ascending."""
         if not self._length or not rows.num_rows:
             return np.zeros(0, np.intp)
         marked = self._in_dense(rows)
         return np.flatnonzero(self._mask(rows) if marked is None else marked)
 
     def _mask(self, rows: pa.Table) -> pa.Array:
-        """Which rows have a key that was added."""
+        """For each row, True if its key was added."""
         marked = self._in_dense(rows)
         if marked is not None:
             return pa.array(marked)
         first, known = self.key[0], self._all()
         if known.num_rows == 1:
-            # To compare with one key is much cheaper than to look every row up.
+            # Comparing with one key is much cheaper than looking up every row.
             same = [pc.equal(rows.column(name), known.column(name)[0]) for name in self.key]
             return reduce(pc.and_, same)
         maybe = pc.is_in(rows.column(first), value_set=known.column(first).combine_chunks())
         if len(self.key) == 1 or not pc.any(maybe).as_py():
             return maybe
-        # Of the rows whose first key column is known, those whose whole key is.
+        # Among rows whose first key column is known, those whose whole key is known.
         hits = _numbered(rows, self.key).filter(maybe).join(known, self.key, join_type="left semi", use_threads=False)
         mask = np.zeros(rows.num_rows, dtype=bool)
         mask[hits.column(_ROW).to_numpy()] = True
         return pa.array(mask)
 
     def _in_dense(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        """The same, where the keys are flags."""
+        """The same for flags; None if the keys are not flags."""
         if self._dense is None:
             return None
         numbers = _numbers(rows, self.key[0])
@@ -134,7 +134,7 @@ class KeySet:
     def _all(self) -> pa.Table:
         if self._joined is None:
             joined = pa.concat_tables(self._parts)
-            # One column is looked up in a table that Arrow makes of it each time; there, doubles cost little.
+            # For one column Arrow builds a lookup table each time, in which duplicates cost little.
             one = len(self.key) == 1 or joined.num_rows == 1
             self._joined = joined if one else joined.group_by(self.key, use_threads=False).aggregate([])
             self._parts = [self._joined]
@@ -143,7 +143,7 @@ class KeySet:
 
 
 class DenseKeySet:
-    """Whole numbers that lie close to each other, one flag for each that could be: adding and asking is one step."""
+    """Integers that are close to each other, one flag for each possible one: adding and looking up is one step."""
 
     def __init__(self) -> None:
         self._low = 0
@@ -151,16 +151,16 @@ class DenseKeySet:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many were added; one that was added twice counts twice."""
+        """Number of added integers; one that was added twice counts twice."""
         return self._count
 
     @property
     def nbytes(self) -> int:
-        """Of the flags."""
+        """Bytes of the flags."""
         return int(self._flags.nbytes)
 
     def add(self, numbers: Numbers) -> bool:
-        """False: they lie too far apart for flags, and nothing was added."""
+        """Add the integers. False if they are too far apart for flags; then nothing was added."""
         low, high = int(numbers.min()), int(numbers.max())
         if self._count:
             low, high = min(low, self._low), max(high, self._low + len(self._flags) - 1)
@@ -178,7 +178,7 @@ class DenseKeySet:
         return True
 
     def has(self, numbers: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which of them were added."""
+        """For each integer, True if it was added."""
         kind = numbers.dtype.type
         if len(self._flags) == 1:
             return np.equal(numbers, kind(self._low))
@@ -187,7 +187,7 @@ class DenseKeySet:
         return found
 
     def numbers(self) -> np.ndarray[Any, Any]:
-        """Those that were added, rising."""
+        """The added integers, ascending."""
         found = np.flatnonzero(self._flags)
         return found + self._low if self._low < 2**62 else found.astype(np.uint64) + np.uint64(self._low)
 

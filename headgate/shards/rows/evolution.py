@@ -1,8 +1,7 @@
-"""Columns as some writer stored them, in the shape the table has today. Pure, on Arrow columns.
+"""Converts columns as some writer stored them to the table's current columns. Pure, on Arrow columns.
 
-Fields are matched by field id at every depth, and by name where the writer stored no ids:
-a field that was renamed since keeps its values, one that was added is null, one that was
-dropped is left out. Nothing is copied that fits as it is.
+Fields are matched by field id at every depth, and by name if the writer stored no ids: a field that was renamed since
+keeps its values, an added one is null, a dropped one is left out. Data that fits as it is, is not copied.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ FIELD_ID = b"lance:field_id"
 
 
 def field_id(field: pa.Field) -> bytes | None:
-    """The field's id as its metadata has it."""
+    """The field's id from its metadata."""
     return (field.metadata or {}).get(FIELD_ID)
 
 
 def matches(wanted: Iterable[pa.Field], stored: Sequence[pa.Field]) -> list[int]:
-    """For each wanted field the index of the stored one; -1 where there is none."""
+    """For each wanted field the index of the stored one; -1 if there is none."""
     by_id: dict[bytes | None, int] = {
         own: index for index, field in enumerate(stored) if (own := field_id(field)) is not None
     }
@@ -33,7 +32,7 @@ def matches(wanted: Iterable[pa.Field], stored: Sequence[pa.Field]) -> list[int]
 
 
 def adopted_column(column: pa.Array, stored: pa.DataType, field: pa.Field) -> pa.Array:
-    """The column, stored as that type, in the field's. Raises Corrupt if it cannot be."""
+    """The column, stored as that type, converted to the field's type. Raises Corrupt if that is impossible."""
     try:
         return _fitted(column, stored, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -42,7 +41,7 @@ def adopted_column(column: pa.Array, stored: pa.DataType, field: pa.Field) -> pa
 
 
 def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    """`stored` is the array's type with the ids that the array itself may lack."""
+    """`stored` is the array's type with the field ids that the array itself may lack."""
     if stored.equals(wanted, check_metadata=True):
         return array
     if pa.types.is_struct(stored) and pa.types.is_struct(wanted):
@@ -66,7 +65,7 @@ def _fitted_struct(array: pa.StructArray, stored: pa.StructType, wanted: pa.Stru
 
 
 def _fitted_list(array: pa.Array, stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    """Same offsets and nulls, other values."""
+    """The same offsets and nulls with converted values."""
     if pa.types.is_map(wanted):
         now = pa.struct([wanted.key_field, wanted.item_field])
         then = pa.struct([stored.key_field, stored.item_field])

@@ -1,6 +1,6 @@
-"""Which keys an SSTable has, kept in memory: that it has none of those asked for costs no read.
+"""Keys of an SSTable, kept in memory, so that a lookup of keys that it does not have needs no read.
 
-An SSTable never changes and its place is not used again, so what was read of it once holds forever.
+An SSTable never changes and its path is not reused, so its keys are valid forever.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _keys: Cache[pa.Table] = Cache("sstable_keys", lambda keys: keys.nbytes)
 
 
 def sstable_keys(shard: Shard, sstable: SsTable, stored: StoredRows) -> pa.Table:
-    """The key, `_tombstone` and `_rowid` of every living row, in one piece, of an SSTable with the columns of today."""
+    """The key, `_tombstone` and `_rowid` of every living row of an SSTable with the current columns, in one chunk."""
     key = shard.home.schema.primary_key
     place = f"{shard.home.uri}/{sstable_key(shard, sstable.path)}"
     return _keys.get_or_make((place, key), lambda: _read(stored, key))
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Without metadata, and with everything nullable: sources differ in both."""
+    """The rows without metadata, and with every column nullable: sources differ in both."""
     return rows.cast(pa.schema([pa.field(field.name, field.type) for field in rows.schema]))
 
 

@@ -1,7 +1,7 @@
-"""The shape of a table's rows: as people see it, and as entries and SSTables store it.
+"""The columns of a table's rows: as users see them, and as entries and SSTables store them.
 
-The storage schema is Lance's own: the base columns in order, each with its field id
-(nested children too), columns outside the primary key nullable, `_tombstone` last.
+The storage schema is Lance's own: the base columns in order, each with its field id (also nested children), columns
+outside the primary key nullable, `_tombstone` last.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ RESERVED_METADATA = frozenset(
 """Schema metadata keys that belong to the entry, never to the table."""
 
 _RESERVED_PREFIX = b"mem_wal_target_"
-"""Five more of native's, for tables with blobs."""
+"""Prefix of five more of native's keys, for tables with blobs."""
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]"
-"""What a put takes."""
+"""The rows that a put accepts."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class RowSchema:
 
     logical: pa.Schema
     field_ids: tuple[int, ...] = ()
-    """All of them in depth-first order: some inner fields of Lance have no Arrow field to carry theirs."""
+    """All field ids in depth-first order: some inner fields of Lance have no Arrow field for their id."""
 
     @classmethod
     def of(cls, schema: pa.Schema, field_ids: Sequence[int] | None = None) -> RowSchema:
-        """The schema with field ids in depth-first order: those given, or 0, 1, 2 … as a new Lance table has them."""
+        """The schema with field ids in depth-first order: the given ones, or 0, 1, 2 … as in a new Lance table."""
         if TOMBSTONE in schema.names:
             raise InvalidInput(f"Invalid column name {TOMBSTONE!r}: the storage format uses it.")
         if len(set(schema.names)) != len(schema.names):
@@ -67,21 +67,21 @@ class RowSchema:
 
     @cached_property
     def storage(self) -> pa.Schema:
-        """The schema of entries and SSTables, without any entry's own metadata."""
+        """The schema of entries and SSTables, without metadata of single entries."""
         fields = [field if _is_key(field) else field.with_nullable(True) for field in self.logical]
         return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)], metadata=self.logical.metadata)
 
     @cached_property
     def table_metadata(self) -> dict[bytes, bytes]:
-        """The table's own schema metadata, reserved keys removed."""
+        """The table's own schema metadata, without reserved keys."""
         metadata = self.logical.metadata or {}
         return {key: value for key, value in metadata.items() if not is_reserved(key)}
 
     def stored_rows(self, rows: Rows) -> list[pa.RecordBatch]:
-        """The rows in storage form, empty batches left out, nothing copied that fits as it is.
+        """The rows in storage form, without empty batches. Data that fits as it is, is not copied.
 
-        Columns may come in any order; a nullable one that is missing becomes null.
-        Raises InvalidInput for an unknown column, another type, a null in a key.
+        Columns may come in any order; a nullable one that is missing becomes null. Raises InvalidInput for an unknown
+        column, a different type, or a null in a key.
         """
         return [self._stored(batch, deleted=False) for batch in as_batches(rows) if batch.num_rows]
 
@@ -99,11 +99,10 @@ class RowSchema:
         return batches
 
     def adopted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch as some writer stored it, in today's storage schema.
+        """Converts a batch as some writer stored it to the current storage schema.
 
-        Columns are matched by field id, and by name where the writer stored no ids: a column that was renamed since
-        keeps its values, one that was added since is null, one that was dropped is left out. Raises Corrupt if a type
-        cannot be today's.
+        Columns are matched by field id, and by name if the writer stored no ids: a column that was renamed since keeps
+        its values, an added one is null, a dropped one is left out. Raises Corrupt if a type cannot be converted.
         """
         if batch.schema.equals(self.storage, check_metadata=True):
             return batch
@@ -136,8 +135,8 @@ class RowSchema:
 
     @cached_property
     def _columns(self) -> dict[str, _Column]:
-        """What a batch is checked against, by name: asking Arrow for each field of each batch costs more than the rows
-        of a small one.
+        """Columns by name, to check a batch against: asking Arrow for each field of each batch costs more than the rows
+        of a small batch.
         """
         keys = set(self.primary_key)
         return {f.name: _Column(f.type, f.name in keys, f.name in keys or not f.nullable) for f in self.logical}
@@ -151,12 +150,12 @@ class _Column:
 
 
 def is_reserved(key: bytes) -> bool:
-    """True if a key of schema metadata belongs to an entry, never to a table."""
+    """True if a schema metadata key belongs to an entry, never to a table."""
     return key in RESERVED_METADATA or key.startswith(_RESERVED_PREFIX)
 
 
 def as_batches(rows: Rows) -> Iterable[pa.RecordBatch]:
-    """The record batches of whatever a put takes."""
+    """The record batches of any rows that a put accepts."""
     if isinstance(rows, pa.RecordBatch):
         return [rows]
     if isinstance(rows, pa.Table):
@@ -196,7 +195,7 @@ def _is_key(field: pa.Field) -> bool:
 
 
 def _with_id(field: pa.Field, ids: Callable[[], int]) -> pa.Field:
-    """The field with the next id, its children with the ones after it."""
+    """The field with the next id; its children get the ids after it."""
     own = str(ids()).encode()
     kind = field.type
     if pa.types.is_struct(kind):
@@ -208,6 +207,6 @@ def _with_id(field: pa.Field, ids: Callable[[], int]) -> pa.Field:
     elif pa.types.is_list(kind):
         kind = pa.list_(_with_id(kind.value_field, ids))
     elif pa.types.is_map(kind):
-        ids()  # Lance numbers the struct of key and value, which Arrow does not show.
+        ids()  # Lance numbers the key-value struct, which Arrow does not show.
         kind = pa.map_(_with_id(kind.key_field, ids), _with_id(kind.item_field, ids))
     return pa.field(field.name, kind, field.nullable, {**(field.metadata or {}), FIELD_ID: own})

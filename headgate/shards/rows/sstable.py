@@ -1,7 +1,7 @@
-"""SSTables: a frozen MemTable as a small Lance dataset that native reads as its own, and ours or native's read back.
+"""SSTables: writes a frozen MemTable as a small Lance dataset that native reads as its own, and reads ours or native's.
 
-Columns are told by field id, as native does: an SSTable from before a rename, an added or
-a dropped column shows the table's columns of today.
+Columns are matched by field id, as native does: an SSTable from before a rename, an added or a dropped column shows the
+table's current columns.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from headgate.shards.shard import Claim, Shard, TableHome
 
 
 def write_sstable(claim: Claim, maintained: Sequence[str], table: MemTable, base: Any = None) -> SsTable:
-    """The newest row of each key, deletes kept as tombstones, with key sidecar and full-text indexes. `base` is the
-    table's base, where it was opened just now.
+    """Write the newest row of each key, deletes kept as tombstones, with key sidecar and full-text indexes. `base` is
+    the table's base, if it was just opened.
 
-    Durable when it returns; nothing names it until a manifest does. Each call makes a folder of its own,
-    so that a try that died half-way is never met again. Its name carries the generation and the claim's epoch, by which
-    garbage collection tells whether a manifest may still come to name it (R20). Raises Transient.
+    Durable when it returns; nothing names it until a manifest does. Each call creates its own folder, so a try that
+    died half-way is never reused. The folder's name has the generation and the claim's epoch, from which garbage
+    collection tells whether a manifest may still name it (R20). Raises Transient.
     """
     shard, schema = claim.shard, claim.shard.home.schema
     rows = table.newest().combine_chunks()
@@ -58,7 +58,7 @@ def write_sstable(claim: Claim, maintained: Sequence[str], table: MemTable, base
 
 
 def kept_indexes(home: TableHome, base: Any, maintained: Sequence[str]) -> tuple[TextIndex, ...]:
-    """The full-text indexes of the base that SSTables have as well: those named, or all.
+    """The base's full-text indexes that SSTables get as well: the named ones, or all.
 
     An index on a column that this schema does not know yet is left to the next opener.
     """
@@ -70,7 +70,9 @@ def kept_indexes(home: TableHome, base: Any, maintained: Sequence[str]) -> tuple
 
 
 def _with_stop_words(home: TableHome, base: Any, index: TextIndex) -> TextIndex:
-    """A base whose index cannot be read takes SSTables nevertheless: a search indexes them by itself."""
+    """The index with its own stop words, if they are readable. If not, SSTables are written nevertheless: a search
+    indexes them itself.
+    """
     with suppress(HeadgateError, ValueError):
         own = full_text.own_stop_words(base, home.store, index.name)
         return replace(index, parameters={**index.parameters, **own})
@@ -78,7 +80,7 @@ def _with_stop_words(home: TableHome, base: Any, index: TextIndex) -> TextIndex:
 
 
 class StoredRows:
-    """A dataset of the table, the base or an SSTable, seen in the columns that the table has today."""
+    """A dataset of the table (the base or an SSTable), read in the table's current columns."""
 
     def __init__(self, schema: RowSchema, dataset: Any) -> None:
         self.dataset = dataset
@@ -86,7 +88,7 @@ class StoredRows:
 
     @cached_property
     def as_today(self) -> bool:
-        """True if it was written with the columns that the table has now."""
+        """True if it was written with the table's current columns."""
         today = list(self._today.storage)[:-1]
         then = list(self._then)[: len(today)]
         return len(self._then) == len(self._today.storage) and all(
@@ -96,7 +98,7 @@ class StoredRows:
 
     @property
     def has_tombstones(self) -> bool:
-        """SSTables have them, the base has none."""
+        """True for SSTables, which have tombstones; the base has none."""
         return TOMBSTONE in self.dataset.schema.names
 
     def batches(
@@ -106,7 +108,7 @@ class StoredRows:
         batch_rows: int | None = None,
         fragments: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows in the order they were put; `_tombstone` is a column that may be asked for."""
+        """Rows in the order they were put; `_tombstone` is a column that may be requested."""
         if self.as_today:
             with applying(filter):
                 yield from datasets.scan_dataset(self.dataset, columns, filter, batch_rows, fragments)
@@ -118,7 +120,7 @@ class StoredRows:
 
     @cached_property
     def _then(self) -> pa.Schema:
-        """Its own schema, with field ids. `_tombstone`, where it is there, is the last, in native's as in ours."""
+        """Its own schema, with field ids. `_tombstone`, if present, is the last column, in native's as in ours."""
         stored = self.dataset.schema
         columns = pa.schema([field for field in stored if field.name != TOMBSTONE])
         ids = datasets.field_ids(self.dataset)
@@ -126,12 +128,12 @@ class StoredRows:
 
 
 def open_sstable(shard: Shard, sstable: SsTable) -> StoredRows:
-    """An SSTable of ours or of native's. Raises DataLoss if it is missing."""
+    """Opens an SSTable of ours or of native's. Raises DataLoss if it is missing."""
     return StoredRows(shard.home.schema, datasets.open_dataset(shard.home.store, sstable_key(shard, sstable.path)))
 
 
 def open_base(home: TableHome, version: int | None = None) -> StoredRows:
-    """The base as it is now, or at a version."""
+    """Opens the base as it is now, or at a version."""
     return StoredRows(home.schema, datasets.open_dataset(home.store, version=version))
 
 
@@ -140,7 +142,7 @@ def _without_missing_tombstone(schema: pa.Schema, batch: pa.RecordBatch) -> pa.S
 
 
 def sstable_key(shard: Shard, path: str) -> str:
-    """Where an SSTable lies in the table's store."""
+    """Key of an SSTable in the table's store."""
     return f"{names.shard_folder(shard.id)}/{path}"
 
 

@@ -2,10 +2,10 @@
 
 Promises:
 1. Sources are read newest first; a row whose key a newer source has, even as a tombstone, is hidden.
-2. A filter chooses among the rows that count: no older version comes back because the newest was filtered out. Lance
-   gets it alone; tombstones and older versions are dropped here, whatever it says.
+2. A filter selects among the visible rows: no older version comes back because the newest was filtered out. Lance gets
+   only the filter; tombstones and older versions are dropped here.
 3. Memory holds the fresh rows and the keys of the SSTables, never the base.
-4. A lookup looks at keys in memory, reads the rows that have them, and asks the base only for what no shard has.
+4. A lookup searches keys in memory, reads the rows that have them, and asks the base only for keys that no shard has.
 5. SSTables that the base has compacted in (its compacted mark) are left out, whatever a manifest still names.
 Tables without a key are simply all their rows.
 """
@@ -36,20 +36,24 @@ from headgate.shards.rows.sstable import StoredRows, open_sstable
 from headgate.shards.shard import Shard, TableHome
 
 MIN_BATCH, MAX_BATCH = 8_192, 131_072
-"""Rows read at once. Unless keys are flags, each batch is compared with all hidden ones: more call for larger ones."""
+"""Rows read at once. Unless the keys are flags, each batch is compared with all hidden keys: more keys call for larger
+batches.
+"""
 
 SIDE_BY_SIDE = 8
-"""SSTables of which the first batches are read ahead where the store takes its time."""
+"""Number of SSTables whose first batches are read ahead if the store is slow."""
 
 MANY_KEYS = 10_000
-"""Above it a lookup reads all rows and compares: such a list in a filter costs more than it saves."""
+"""Above this number of keys, a lookup reads all rows and compares: such a long list in a filter costs more than it
+saves.
+"""
 
 
 @dataclass(frozen=True)
 class ShardDelta:
-    """What one shard adds to the base: SSTables, oldest first, then rows in storage form, oldest first.
+    """What one shard adds to the base: SSTables, then rows in storage form; each oldest first.
 
-    `generation` is the one that the oldest of the rows belong to.
+    `generation` is that of the oldest of the rows.
     """
 
     shard: Shard
@@ -57,20 +61,20 @@ class ShardDelta:
     sstables: tuple[SsTable, ...]
     tables: tuple[pa.Table, ...]
     entries: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
-    """Of the fresh rows, the position of each entry and how many rows it has; nothing where that was not asked for."""
+    """Position and number of rows of each entry among the fresh rows; empty if not requested."""
     opened: dict[str, StoredRows] = field(default_factory=dict, repr=False, compare=False)
-    """SSTables as far as they were opened, by path. They never change: the next instant may have the same."""
+    """SSTables that were opened, by path. They never change: the next instant may use them again."""
 
     @classmethod
     def of(
         cls, shard: Shard, manifest: Manifest, *tables: pa.Table, entries: tuple[tuple[int, int], ...] = ()
     ) -> ShardDelta:
-        """What a manifest names, and rows that no SSTable has."""
+        """From a manifest, and the rows that no SSTable has."""
         return cls(shard, manifest.generation, manifest.sstables, tables, entries)
 
     def above(self, mark: int, started: int = 0) -> ShardDelta | None:
-        """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes the base has
-        started to take in, is of a later flush than this knows.
+        """Without the SSTables up to the base's mark; None if the mark, or the generation whose deletes the base has
+        started to take in, is of a later flush than this delta knows.
         """
         left = uncompacted(self.sstables, self.generation, mark) if started < self.generation else None
         if left is None or left == self.sstables:
@@ -79,17 +83,17 @@ class ShardDelta:
 
     @cached_property
     def identity(self) -> bytes:
-        """Equal only for equal fresh rows. Made once: an instant that adds nothing has the same delta."""
+        """Equal only for equal fresh rows. Computed once: an instant that adds nothing has the same delta."""
         return identity_of([chunk for table in self.tables for column in table.columns for chunk in column.chunks])
 
     @cached_property
     def rows(self) -> pa.Table:
-        """The fresh rows, tombstones included, oldest first."""
+        """The fresh rows, including tombstones, oldest first."""
         return pa.concat_tables([self.shard.home.schema.storage.empty_table(), *self.tables])
 
     def newest(self, number: str | None = None) -> pa.Table:
-        """The newest fresh row of each key, tombstones included; with `number`, a column of that name says which of
-        `rows` it is.
+        """The newest fresh row of each key, including tombstones; with `number`, a column of that name has its row
+        number in `rows`.
         """
         rows = self.rows
         if number is not None:
@@ -97,24 +101,24 @@ class ShardDelta:
         return newest_rows(rows, self.shard.home.schema.primary_key)
 
     def newest_of(self, asked: KeySet) -> pa.Table:
-        """Of the keys that are asked for the newest fresh row, tombstones included."""
+        """The newest fresh row of each requested key, including tombstones."""
         schema = self.shard.home.schema
         return newest_rows(self._chunks.take(asked.places(self._keys), schema.storage.names), schema.primary_key)
 
     def stored(self, sstable: SsTable) -> StoredRows:
-        """One of its SSTables, opened once."""
+        """Opens one of its SSTables, once."""
         if sstable.path not in self.opened:
             self.opened[sstable.path] = open_sstable(self.shard, sstable)
         return self.opened[sstable.path]
 
     def load_keys(self, sstable: SsTable) -> None:
-        """Read which keys one of its SSTables has, where it has the columns of today; they are kept."""
+        """Read the keys of one of its SSTables, if it has the current columns; they are kept."""
         if (stored := self.stored(sstable)).as_today:
             sstable_keys(self.shard, sstable, stored)
 
     def stored_rows_of(self, sstable: SsTable, asked: KeySet, narrow: str) -> pa.Table:
-        """Of the keys that are asked for the row in one of its SSTables, tombstones included. `narrow` says the same
-        as a filter, for an SSTable from before the columns changed.
+        """The rows with the requested keys in one of its SSTables, including tombstones. `narrow` is the same condition
+        as a filter, for an SSTable from before a change of columns.
         """
         stored, storage = self.stored(sstable), self.shard.home.schema.storage
         if not stored.as_today:
@@ -128,7 +132,7 @@ class ShardDelta:
 
     @cached_property
     def _keys(self) -> pa.Table:
-        """Of the fresh rows, in one piece: made once, so that a view that is held answers quickly."""
+        """Keys of the fresh rows, in one chunk: made once, so that a view that is reused answers quickly."""
         return self.rows.select(list(self.shard.home.schema.primary_key)).combine_chunks()
 
     @cached_property
@@ -138,10 +142,10 @@ class ShardDelta:
 
 @dataclass(frozen=True)
 class Layer:
-    """Where rows lie: the fresh rows of a shard, one of its SSTables, or the base."""
+    """Place of rows: the fresh rows of a shard, one of its SSTables, or the base."""
 
     delta: ShardDelta | None = None
-    """None: the base."""
+    """None for the base."""
     sstable: SsTable | None = None
 
 
@@ -155,14 +159,14 @@ class TableView:
 
     @classmethod
     def of(cls, home: TableHome, deltas: Sequence[ShardDelta], version: int | None = None) -> TableView | None:
-        """Over the latest base, or a version of it. None: the base has taken in what the shards still show as fresh;
-        look again (R11).
+        """A view over the latest base, or a version of it. None if the base has taken in what the shards still show as
+        fresh: read the shards again (R11).
         """
         return cls.over(Base.at(home, version), deltas)
 
     @classmethod
     def over(cls, base: Base, deltas: Sequence[ShardDelta]) -> TableView | None:
-        """The same over a base that was opened after the shards were looked at."""
+        """The same over a base that was opened after the shards were read."""
         compacted = base.compacted(frozenset(delta.shard.id for delta in deltas))
         marks, started = compacted.marks, compacted.started
         left = [delta.above(marks.get(delta.shard.id, 0), started.get(delta.shard.id, 0)) for delta in deltas]
@@ -170,16 +174,16 @@ class TableView:
         return cls(base.home, base.rows, tuple(known)) if len(known) == len(left) else None
 
     def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
-        """All rows, or those that a filter lets through. Raises InvalidInput."""
+        """All rows, or those that pass the filter. Raises InvalidInput."""
         result = result_schema(self.home.schema, columns)
         if filter is not None:
             check_filter(self.home.schema.logical, filter)
         return pa.RecordBatchReader.from_batches(result, self._batches(result, filter))
 
     def get(self, keys: Rows) -> pa.Table:
-        """The rows with these keys (batches of the key columns); keys that are not there are left out."""
+        """The rows with these keys (batches of the key columns); missing keys are left out."""
         schema = self.home.schema
-        # A delete takes the same, so the same checks serve.
+        # A delete takes the same input, so its checks are used.
         wanted = pa.Table.from_batches(schema.stored_deletes(keys), schema=schema.storage).select(schema.primary_key)
         result = result_schema(schema, None)
         if not wanted.num_rows:
@@ -216,9 +220,7 @@ class TableView:
     def layers(
         self, columns: Sequence[str] | None = None, filter: Filter | None = None
     ) -> Iterator[tuple[Layer, Iterator[pa.RecordBatch]]]:
-        """The rows of a scan by where they lie. Read each layer to its end before the next is asked for. Raises
-        InvalidInput.
-        """
+        """The rows of a scan by layer. Read each layer to its end before the next one. Raises InvalidInput."""
         result = result_schema(self.home.schema, columns)
         if filter is not None:
             check_filter(self.home.schema.logical, filter)
@@ -235,15 +237,15 @@ class TableView:
                 rows = delta.newest()
                 hidden.add(rows)
                 yield Layer(delta), shown(filtered(living(rows), filter), result)
-                # A key lives in one shard, so what other shards hide changes nothing here.
+                # A key is in one shard, so keys hidden by other shards change nothing here.
                 for sstable in reversed(delta.sstables):
                     yield Layer(delta, sstable), _hiding(delta.stored(sstable), hidden, result, filter, next(reading))
             yield Layer(), stored_rows(self.base, hidden, result, filter, batches=next(reading))
 
     @contextmanager
     def _reading(self, result: pa.Schema, filter: Filter | None) -> Iterator[Iterator[Iterator[pa.RecordBatch] | None]]:
-        """For each SSTable, newest first, and then the base: its batches, of which the first is being read; None where
-        the store answers at once, so that nothing is read ahead.
+        """The batches of each SSTable, newest first, and then of the base; the first batch of each is read ahead. None
+        if the store is fast, so nothing is read ahead.
         """
         if self.home.store.is_near:
             yield repeat(None)
@@ -259,7 +261,7 @@ class TableView:
             yield parallel.window(first, [*stored, self.base], SIDE_BY_SIDE)
 
     def _each(self, call: Callable[[ShardDelta, SsTable], object]) -> None:
-        """For every SSTable, side by side."""
+        """Call it for every SSTable, concurrently."""
         places = [(delta, sstable) for delta in self.deltas for sstable in delta.sstables]
         parallel.each("sstables", lambda place: call(*place), places)
 
@@ -276,12 +278,12 @@ def _hiding(
     filter: Filter | None,
     batches: Iterator[pa.RecordBatch] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Its rows; then its keys are hidden. Newer rows hide older ones whether the filter lets them through or not."""
+    """The SSTable's rows; then its keys are hidden. Newer rows hide older ones whether they pass the filter or not."""
     met: list[pa.Table] | None = [] if hidden.key and filter is None else None
     yield from stored_rows(sstable, hidden, result, filter, met=met, batches=batches)
     if met is None and hidden.key:
         met = [pa.Table.from_batches([batch]) for batch in sstable.batches(hidden.key, None, batch_rows(hidden))]
-    # A key is once in an SSTable.
+    # A key occurs once in an SSTable.
     for keys in met or ():
         hidden.add(keys)
 
@@ -296,8 +298,8 @@ def stored_rows(
     met: list[pa.Table] | None = None,
     batches: Iterator[pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the base or of an SSTable that count and that a filter lets through; `hidden` are the keys of all
-    newer layers. The keys that were read come into `met`; `batches` are being read already.
+    """The visible rows of the base or of an SSTable that pass the filter; `hidden` are the keys of all newer layers.
+    The keys that were read are appended to `met`; `batches`, if given, are being read already.
     """
     keys = hidden.key if len(hidden) or met is not None or not result.names else []
     if batches is None:
@@ -311,7 +313,7 @@ def stored_rows(
 
 
 def _keys_filter(keys: pa.Table) -> str:
-    """Rows that may have one of the keys; for a key of one column exactly those that have one.
+    """A filter for rows that may have one of the keys; for a key of one column, exactly those that have one.
 
     In SQL, which Lance plans faster than an expression, and for unsigned numbers too.
     """
@@ -322,33 +324,33 @@ def _keys_filter(keys: pa.Table) -> str:
 
 
 def _literal(value: object) -> str:
-    """A value of a key column in SQL."""
+    """A value of a key column as SQL."""
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    # Lance takes the lowest number of 64 bits for a floating one.
+    # Lance parses the lowest 64-bit integer as a float.
     return "CAST('-9223372036854775808' AS BIGINT)" if value == -(2**63) else str(value)
 
 
 def batch_rows(hidden: KeySet) -> int:
-    """How many rows to read at once where so many keys are hidden."""
+    """How many rows to read at once with this set of hidden keys."""
     if hidden.is_quick:
         return MIN_BATCH
     return min(max(2 * len(hidden), MIN_BATCH), MAX_BATCH)
 
 
 def shown(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows in the columns that were asked for."""
+    """The rows in the requested columns."""
     if not rows.num_rows:
         return
     picked = rows.select(result.names)
-    # A cast of no columns would lose the number of rows.
+    # Casting no columns would lose the number of rows.
     yield from (picked.cast(result) if result.names else picked).to_batches()
 
 
 def result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:
-    """The columns that are asked for, as a reader sees them. Raises InvalidInput."""
+    """The requested columns, as a reader sees them. Raises InvalidInput."""
     names = schema.logical.names if columns is None else list(columns)
     unknown = [name for name in names if name not in schema.logical.names]
     if unknown:

@@ -1,13 +1,12 @@
 """WalAppender: the only code that writes under `wal/`.
 
 Promises:
-1. `append` returns the position of an entry that is durable, or raises; it never
-   overwrites and never leaves a gap.
-2. After a successor's open has returned, no append of this appender succeeds: the
-   slot it wants is taken by the successor's barrier (R5 keeps it there).
-3. A lost response is not an error: an entry is known by its unique id, not its bytes.
+1. `append` returns the position of an entry that is durable, or raises; it never overwrites and never leaves a gap.
+2. After a successor's open has returned, no append of this appender succeeds: the successor's barrier occupies the slot
+   it wants (and stays there, R5).
+3. A lost response is not an error: an entry is identified by its unique id, not its bytes.
 4. An appender that raised Fenced or Poisoned never touches the store again.
-5. `sent` says of an append that raised whether its rows may be durable (R24).
+5. After an append has raised, `sent` says whether its rows may be durable (R24).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from headgate.steps import step
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An entry that is durable."""
+    """A durable entry."""
 
     position: int
     entry_id: str
@@ -42,7 +41,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An entry for which a request was sent, the position of the last one, and what was read there since."""
+    """An entry for which a request was sent, the position of the last request, and what was read there since."""
 
     entry_id: str
     position: int
@@ -50,7 +49,7 @@ class Sent:
 
 
 class WalAppender:
-    """Appends entries to one shard, one after the other. One thread owns it; any may call `halt` and `sent`."""
+    """Appends entries to one shard, one after the other. One thread owns it; any thread may call `halt` and `sent`."""
 
     def __init__(self, claim: Claim) -> None:
         self.shard = claim.shard
@@ -59,7 +58,7 @@ class WalAppender:
         self.next_position = claim.next_position
         self.retries = 0
         self.opened: Manifest | None = None
-        """The manifest as `open` read it last: replay starts from this one."""
+        """The manifest that `open` read last: replay starts from it."""
         self._error: HeadgateError | None = None
         self._sent: Sent | None = None
         self._halt: HeadgateError | None = None
@@ -77,19 +76,19 @@ class WalAppender:
     ) -> WalAppender:
         """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
-        1. look: the manifest can be read and the WAL has no hole between replay_after and the
-           end that one LIST shows; what is appended meanwhile is not read. With an owner
-           only from the last position that its log knows of (`last_known`): the log lists all that
-           counts. Nothing is written yet: a failed look fences nobody. Who has just read the
-           WAL up to its end says so: `known_tip`. `read` gives the manifest that the caller has just read.
+        1. look: the manifest can be read and the WAL has no hole between replay_after and the end that one LIST shows;
+           what is appended meanwhile is not read. With an owner only from the last position that its log knows of
+           (`last_known`): the log lists all that counts. Nothing is written yet: a failed look fences nobody. A caller
+           that has just read the WAL up to its end passes `known_tip`. `read` gives the manifest that the caller has
+           just read.
         2. claim: put a manifest with the next epoch and a random claim id.
-        3. tip: the first free position, from the highest of the look's end, the claimed
-           manifest's last_seen and replay_after, and `last_known` on.
+        3. tip: the first free position, from the highest of the look's end, the claimed manifest's last_seen and
+           replay_after, and `last_known` on.
         4. barrier: put a data-less entry there, stepping over what came meanwhile. In a clone whose WAL store is not
-           chosen yet the first writer chooses it before, and copies the WALs there.
-        5. re-read the manifest: it still carries our claim id and the barrier lies
-           above its replay_after; otherwise we are Fenced (R3).
-        6. where the table was given a WAL store and the shard's WAL is still in the table, 3 to 5 were done there; it
+           chosen yet, the first writer first chooses it and copies the WALs there.
+        5. re-read the manifest: it still carries our claim id and the barrier lies above its replay_after; otherwise we
+           are Fenced (R3).
+        6. if the table was given a WAL store and the shard's WAL is still in the table, 3 to 5 were done there; the WAL
            moves now, see `move_wal`.
 
         On a fresh shard the barrier is entry 0 and rows start at 1. A crash after any step leaves a shard that opens.
@@ -114,7 +113,7 @@ class WalAppender:
         try:
             free = find_tip(place, start)
         except DataLoss:
-            # What looks like a hole may be what a successor has flushed and collected.
+            # The missing entries may be flushed by a successor, and collected.
             manifests.check_fenced(manifest.epoch, manifest.claim_id)
             raise
         appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free))
@@ -148,7 +147,7 @@ class WalAppender:
 
     @property
     def claim(self) -> Claim:
-        """What this appender holds now, for handing on."""
+        """The current claim, to hand on."""
         return Claim(self.shard, self.epoch, self.claim_id, self.next_position)
 
     def append(
@@ -167,8 +166,8 @@ class WalAppender:
         return self._put(encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id), on_retry)
 
     def halt(self, error: HeadgateError) -> None:
-        """The writer has learned elsewhere that it is over: no new entry, no further slot; a request without an answer
-        is sent once more at most, to learn its outcome. When this returns, the position of `sent` is final.
+        """The writer has failed elsewhere: append no new entry and try no further slot. A request without an answer is
+        sent at most once more, to learn its outcome. When this returns, the position of `sent` is final.
         """
         with self._halted:
             self._halt = error
@@ -181,15 +180,15 @@ class WalAppender:
             return self._sent
 
     def _put(self, encoded: EncodedEntry, on_retry: Callable[[], None] = lambda: None) -> Appended:
-        """Steps by one from the planned position (R10):
+        """Put the entry, stepping up by one from the planned position (R10):
 
-        1. put if absent. Done where it succeeds.
-        2. the slot is taken: our own id means that a response was lost, done; a higher
-           epoch means Fenced; the same or a lower one means the next slot.
-        3. the store does not answer: the same slot again after a pause, then Poisoned.
+        1. put if absent. Done if it succeeds.
+        2. if the slot is taken: our own id means that a response was lost, done; a higher epoch means Fenced; the same
+           or a lower epoch means the next slot.
+        3. if the store does not answer: the same slot again after a pause, then Poisoned.
 
-        The store's own policy, but the pauses are ours: `halt` ends them, and an entry whose slot is taken and free
-        again continues with the tries that are left.
+        The retry policy is the store's, but the pauses are made here: `halt` ends them, and a slot that is taken and
+        free again uses up the remaining tries.
         """
         if self._error is not None:
             raise self._error
@@ -213,7 +212,9 @@ class WalAppender:
             return Appended(position, encoded.entry_id, encoded.rows, encoded.nbytes)
 
     def _taken(self, position: int, entry_id: str) -> bool:
-        """Whose entry is it? True: ours. False: a stale one, and `next_position` is above it now; or it vanished."""
+        """Whose entry is in the slot? True if it is ours. False if it is a stale one (then `next_position` is above
+        it), or if it vanished.
+        """
         try:
             header = read_header(self.shard, position)
         except NotFound:
@@ -235,7 +236,7 @@ class WalAppender:
         return slot is Slot.OURS
 
     def _send(self, entry_id: str, position: int) -> None:
-        """Note that a request is sent now. Raises what `halt` was given instead of continuing to another slot."""
+        """Note that a request is being sent. If `halt` was called, raises its error instead of trying another slot."""
         with self._halted:
             again = self._sent is not None and (self._sent.entry_id, self._sent.position) == (entry_id, position)
             if self._halt is not None and not again:
@@ -245,7 +246,7 @@ class WalAppender:
     def _check_vanished(self, position: int) -> None:
         """The slot was taken and is free again: a conflict that left nothing, or an entry that was collected.
 
-        Only the manifest can tell. Filling a collected slot would acknowledge a row that no replay reads.
+        Only the manifest shows which. Filling a collected slot would acknowledge a row that no replay reads.
         """
         try:
             stored = self.shard.manifests.latest()
@@ -292,14 +293,14 @@ def _same(manifest: Manifest | None) -> Manifest | None:
 
 
 def _end(shard: Shard, read: Callable[[], Manifest | None]) -> tuple[Manifest | None, int]:
-    """The WAL's end as one LIST shows it before the claim. Raises DataLoss for a hole below it."""
+    """The WAL's end before the claim, from one LIST. Raises DataLoss for a hole below it."""
     manifest = read()
     check_place(shard, manifest)
     return manifest, listed_end(shard, manifest, shard.manifests.latest)
 
 
 def _tip(shard: Shard, read: Callable[[], Manifest | None], last_known: int | None) -> tuple[Manifest | None, int]:
-    """The tip of a stream's WAL as far as it shows before the claim. Raises DataLoss for a hole that stays one.
+    """The tip of a stream's WAL before the claim. Raises DataLoss for a hole that remains.
 
     A living driver may flush and collect between the two reads; then its manifest says so.
     """
@@ -316,7 +317,7 @@ def _tip(shard: Shard, read: Callable[[], Manifest | None], last_known: int | No
 
 
 def read_header(shard: Shard, position: int) -> EntryHeader:
-    """The header of the entry at a position: one range read, a second where the schema is large."""
+    """The header of the entry at a position: one range read, and a second one if the schema is large."""
     key = shard.wal_key(position)
     try:
         data = shard.wal.get_range(key, 0, HEADER_GUESS)

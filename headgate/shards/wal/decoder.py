@@ -1,11 +1,11 @@
-"""The bytes of a WAL entry to rows, each byte checked.
+"""Decodes the bytes of a WAL entry to rows; every byte is checked.
 
 Promises:
-1. What `decode_entry` returns for one of our entries is what was encoded; any other
-   bytes raise Corrupt. Native's entries have no checksum: bad framing, a missing end,
-   invalid Arrow data and zero-row batches are found, a flipped value is not.
+1. What `decode_entry` returns for one of our entries is what was encoded; any other bytes raise Corrupt. Native's
+   entries have no checksum: bad framing, a missing end, invalid Arrow data and zero-row batches are found, a flipped
+   value is not.
 2. `decode_header` judges the header alone, by its own checksum.
-3. Decoding never allocates more than the bytes at hand call for: a length that they cannot have is Corrupt.
+3. Decoding never allocates more than the given bytes can need: an impossible length is Corrupt.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def _parse_new_header(raw: bytes) -> EntryHeader:
 
 
 def _check_names(columns: Sequence[pa.Field]) -> None:
-    """Raises ValueError where a name is not text or is there twice: Arrow would say so only when it is used."""
+    """Raises ValueError if a column name is not text or occurs twice: Arrow would report it only when
+    the name is used.
+    """
     names = [column.name for column in columns]
     if len(set(names)) < len(names) or any("\0" in name for name in names):
         raise ValueError(f"columns are named {names}")
@@ -120,10 +122,10 @@ def _check_names(columns: Sequence[pa.Field]) -> None:
 
 
 def _is_ours(header: EntryHeader, raw: bytes) -> bool:
-    """True if we wrote it: damage must not turn one of ours into one of native's, which has no checksum.
+    """True if headgate wrote it: damage must not turn one of our entries into one of native's, which has no checksum.
 
-    Native writes a barrier without columns, rows with a generation, or (WAL-only) rows as the
-    caller has them, without field ids and `_tombstone`. Everything else is ours, or was.
+    Native writes a barrier without columns, rows with a generation, or (WAL-only) the caller's rows as they are,
+    without field ids and `_tombstone`. Everything else is ours, or was.
     """
     if any(key in raw for key in OUR_KEYS):
         return True
@@ -133,7 +135,7 @@ def _is_ours(header: EntryHeader, raw: bytes) -> bool:
 
 
 def _with_tags(header: EntryHeader, raw: bytes) -> EntryHeader:
-    """One of ours: everything must be there and right."""
+    """The header of one of our entries: all tags must be present and valid."""
     index = header.schema.get_field_index(TOMBSTONE)
     own = (header.schema.field(index).metadata or {}) if index >= 0 else {}
     version = own.get(FORMAT_KEY)
@@ -166,7 +168,7 @@ def _with_tags(header: EntryHeader, raw: bytes) -> EntryHeader:
 
 
 def _rows_schema(schema: pa.Schema, tombstone: int) -> pa.Schema:
-    """Without the tags and the entry's own metadata: entries of one writer then share one schema."""
+    """The schema without tags and the entry's own metadata: the entries of one writer then share one schema."""
     table = {key: value for key, value in (schema.metadata or {}).items() if not is_reserved(key)}
     plain = schema.set(tombstone, schema.field(tombstone).remove_metadata())
     return plain.with_metadata(table) if table else plain.remove_metadata()
@@ -174,7 +176,7 @@ def _rows_schema(schema: pa.Schema, tombstone: int) -> pa.Schema:
 
 @dataclass(frozen=True)
 class _Known:
-    """A header of ours that was understood before: one that differs in the places of the template alone need not be
+    """A header of ours that was parsed before. A header that differs only in the places of the template need not be
     parsed again.
     """
 
@@ -182,7 +184,7 @@ class _Known:
     header: EntryHeader
 
     def read(self, raw: bytes) -> EntryHeader | None:
-        """The header, or None: then it must be parsed, and what is wrong with it will be found."""
+        """The header, or None: then it must be parsed, which finds any errors."""
         found = self.template.values(raw)
         if found is None:
             return None
@@ -210,7 +212,7 @@ _PLACES = {
 }
 
 _known: dict[int, _Known] = {}
-"""By length: most headers of one writer have one length, or few."""
+"""By length: most headers of one writer have one length, or a few."""
 
 
 def _tags(attempt: bytes | None, sources: bytes | None) -> Tags:
@@ -227,7 +229,7 @@ def _sources(text: bytes) -> tuple[SourceRange, ...]:
 
 
 def _own_batches(body: memoryview, schema: pa.Schema) -> tuple[pa.RecordBatch, ...]:
-    """Of bytes whose checksum was right; only what an encoder could have done wrong is left to find."""
+    """The batches of bytes with a valid checksum; finds only errors that an encoder could have made."""
     source = pa.BufferReader(pa.py_buffer(body))
     batches = []
     try:

@@ -1,4 +1,4 @@
-"""Rows to the bytes of a WAL entry: the putting threads make chunks, the writing thread joins them."""
+"""Encodes rows to the bytes of a WAL entry: the putting threads encode chunks, the writing thread joins them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BARRIER = pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
 def encode_rows(
     batches: Sequence[pa.RecordBatch], compression: Compression | None = None, *, keep: bool = False
 ) -> EncodedRows:
-    """The batches (storage schema, none of them empty) as IPC messages; `keep` the batches themselves as well."""
+    """The batches (storage schema, none of them empty) as IPC messages; with `keep`, the batches themselves as well."""
     if any(batch.num_rows == 0 for batch in batches):
         raise InvalidInput("A batch must have rows: native Lance would refuse to open the shard.")
     if compression is None and batches and not has_dictionaries(batches[0].schema):
@@ -55,7 +55,7 @@ def encode_rows(
 
 
 def decode_rows(schema: RowSchema, chunk: EncodedRows) -> tuple[pa.RecordBatch, ...]:
-    """The batches that `encode_rows` was given."""
+    """The batches that were passed to `encode_rows`."""
     if chunk.batches:
         return chunk.batches
     stream = pa.ipc.open_stream(b"".join([schema.storage.serialize(), *chunk.buffers, EOS]))
@@ -79,7 +79,7 @@ def encode_entry(
 
 
 def encode_barrier(*, epoch: int, entry_id: str | None = None) -> EncodedEntry:
-    """A fence barrier: no rows, only who came."""
+    """A fence barrier: an entry without rows."""
     return _seal(_BARRIER, [], epoch, {BARRIER_KEY: b"true"}, Tags(), 0, entry_id)
 
 
@@ -114,7 +114,7 @@ def _seal(
 
 
 def _header(schema: pa.Schema, epoch: int, metadata: dict[bytes, bytes], values: dict[str, bytes]) -> bytes:
-    """The schema message. What stands for the checksum is replaced by it."""
+    """The schema message. The checksum replaces its placeholder."""
     like = (id(schema), epoch, *((name, len(value)) for name, value in values.items()))
     known = _templates.get(like)
     template = known[1] if known is not None else None
@@ -147,11 +147,13 @@ _KEYS = {
 }
 
 _templates: dict[tuple[object, ...], tuple[pa.Schema, Template]] = {}
-"""By the identity of the schema, which is therefore held, the epoch and the widths of the values."""
+"""By the identity of the schema (which is kept alive for that), the epoch and the widths of the values."""
 
 
 def _own(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch in memory of its own: a caller may write over its buffers, and a slice would hold all of its parent."""
+    """A copy of the batch in its own memory: a caller may overwrite its buffers, and a slice would keep all of its
+    parent.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -159,7 +161,7 @@ def _own(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _streamed(batch: pa.RecordBatch, compression: Compression | None) -> pa.Buffer:
-    """The messages of one batch as a stream writer makes them, schema message and end cut off."""
+    """The messages of one batch as a stream writer makes them, without schema message and end."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_batch(batch)

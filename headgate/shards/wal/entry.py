@@ -1,9 +1,8 @@
-"""A WAL entry: Lance's own format, plus our tags where native keeps them harmless.
+"""A WAL entry: Lance's own format, plus our tags, in a place that native ignores.
 
-An entry is an Arrow IPC stream whose schema metadata names the writer's epoch. Ours
-also carry, in the field metadata of `_tombstone` (the one place where native ignores
-it): a unique entry id, the row count, a checksum of the header and one of the rest,
-and for streams the attempt id and the source ranges.
+An entry is an Arrow IPC stream whose schema metadata names the writer's epoch. Ours also carry, in the field metadata
+of `_tombstone` (the one place where native ignores it): a unique entry id, the row count, a checksum of the header and
+one of the rest, and for streams the attempt id and the source ranges.
 
 The bytes are made by `encoder` and read by `decoder`.
 """
@@ -39,13 +38,13 @@ GENERATION_KEY = b"generation"
 BARRIER_KEY = b"fence_sentinel"
 
 ROWS_DIGITS = 20
-"""Written at full width, so that the headers of one writer differ in known places only."""
+"""Always written with this many digits, so that the headers of one writer differ in known places only."""
 
 MAX_HEADER = 16 << 20
 """A schema message above 16 MiB is a damaged length, not a schema."""
 
 HEADER_GUESS = 16 << 10
-"""How much of an entry to ask for when only its header is wanted: most schemas fit."""
+"""Bytes to read if only the header of an entry is needed: most schemas fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class SourceRange:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What a stream's task adds to an entry. Without an attempt an entry is visible by itself."""
+    """What a stream's task adds to an entry. An entry without an attempt is visible by itself."""
 
     attempt_id: str | None = None
     sources: tuple[SourceRange, ...] = ()
@@ -69,9 +68,9 @@ class Tags:
 
 @dataclass(frozen=True)
 class EntryHeader:
-    """What an entry says of itself. Native's entries have no id, rows or tags.
+    """The facts in an entry's header. Native's entries have no id, rows or tags.
 
-    `schema` is that of the rows; of ours without what belongs to the entry alone.
+    `schema` is that of the rows; in our entries without what belongs to the single entry.
     """
 
     epoch: int
@@ -95,24 +94,26 @@ class Entry:
 
     @property
     def rows(self) -> int:
-        """How many rows and tombstones it holds."""
+        """Number of rows and tombstones."""
         return sum(batch.num_rows for batch in self.batches)
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Record batches as the bytes they will have in an entry: made by the putting thread, joined by the writing one."""
+    """Record batches encoded as the bytes of an entry: the putting thread encodes them, the writing
+    thread joins them.
+    """
 
     buffers: tuple[pa.Buffer, ...]
     rows: int
     nbytes: int
     batches: tuple[pa.RecordBatch, ...] = ()
-    """The rows themselves, where a MemTable will want them."""
+    """The rows themselves, if a MemTable needs them."""
 
 
 @dataclass(frozen=True)
 class EncodedEntry:
-    """An entry ready to be stored: the buffers one after the other."""
+    """An entry ready to be stored: consecutive buffers."""
 
     entry_id: str
     buffers: tuple[bytes | pa.Buffer, ...]
@@ -120,11 +121,11 @@ class EncodedEntry:
     nbytes: int
 
 
-# -- what both directions share -------------------------------------------------
+# -- shared by encoder and decoder -----------------------------------------------
 
 
 def header_length(data: memoryview) -> int:
-    """Bytes of the header, as its first eight say. Raises Corrupt."""
+    """Length of the header, from its first eight bytes. Raises Corrupt."""
     if len(data) < 8 or bytes(data[:4]) != _CONTINUATION:
         raise Corrupt("A WAL entry does not start as an Arrow IPC stream.")
     (length,) = struct.unpack_from("<i", data, 4)
@@ -142,7 +143,7 @@ def header_checksum(header: bytes | memoryview, at: int) -> bytes:
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:
-    """Whether a column, or a part of one, is dictionary-encoded."""
+    """True if a column, or a part of one, is dictionary-encoded."""
 
     def inside(kind: pa.DataType) -> bool:
         if pa.types.is_dictionary(kind):

@@ -1,17 +1,17 @@
 """WalFlusher: puts of many threads become entries, one after the other.
 
-A thread of its own writes them. It starts with the first put, or, where every put is waited for and no MemTable takes
-part, with the first two at once: a lone putter writes its entries itself, which costs no change of threads.
+A thread of its own writes them. It starts with the first put. If every put is waited for and there is no MemTable, it
+starts with the first two concurrent puts: a lone putter writes its entries itself, which saves a thread switch.
 
 Promises:
 1. Puts become durable in the order they were queued; one put is never split.
 2. While one entry is being written, the puts that arrive gather for the next (group commit).
 3. The queue has snapshot/commit semantics: batches leave it only when they are durable.
-4. What waits in memory stays below `max_wal_buffer_size` plus one put while the store works,
-   and below the budget while an append is being retried.
+4. What waits in memory stays below `max_wal_buffer_size` plus one put while the store works, and below the budget while
+   an append is being retried.
 5. The first final error stops everything: each waiting and later call raises it.
-6. A put is named not durable only if it cannot become so (R24). An append that is under way when the flush of a
-   MemTable fails is waited for within the retry deadline: what landed is acknowledged, without an answer its puts
+6. A put is named not durable only if it cannot become so (R24). If an append is running when the flush of a MemTable
+   fails, it is waited for within the retry deadline: if it landed, its puts are acknowledged; without an answer they
    raise OutcomeUnknown.
 """
 
@@ -49,20 +49,20 @@ class WalFlusher:
         self._queue = PendingQueue()
         self._changed = threading.Condition()
         self._may_write_alone = config.durable_write and tables is None
-        """Not beside a MemTable: its flush may fail while the store does not answer (promise 6)."""
+        """Not with a MemTable: its flush may fail while the store does not answer (promise 6)."""
         self._alone = False
-        """A putter is writing an entry itself."""
+        """True while a putter writes an entry itself."""
         self._thread: threading.Thread | None = None
         self._stopping: HeadgateError | None = None
-        """A MemTable's flush has failed: nothing begins any more, and what is under way is waited for."""
+        """A MemTable's flush has failed: nothing new begins, and a running append is waited for."""
         self._error: HeadgateError | None = None
         self._doubt: OutcomeUnknown | None = None
-        """What the puts raise whose outcome is unknown."""
+        """The error of puts whose outcome is unknown."""
         self._closing = False
         self._ended = False
         self._retrying = False
         self._wanted = 0
-        """Number of the last put somebody waits for: entries up to it are written without delay."""
+        """Number of the last put that someone waits for: entries up to it are written without delay."""
         self._numbered = 0
         self._in_flight: InFlight | None = None
         self._waits = 0
@@ -90,7 +90,7 @@ class WalFlusher:
             return put
 
     def wait(self, put: Put, timeout: float | None = None) -> tuple[int, ...]:
-        """Until the put is durable. Raises the stored error, or OutcomeUnknown."""
+        """Wait until the put is durable. Raises the stored error, or OutcomeUnknown."""
         if self._writes_alone(put):
             try:
                 self._guarded(self._write_entry)
@@ -106,14 +106,15 @@ class WalFlusher:
                     raise TimeoutError(f"put {put.number} is not durable after {timeout} s")
             if put.done:
                 return put.positions
-            # Rows of an attempt are visible only once a commit record lists them: there is nothing to ask.
+            # Rows of an attempt are visible only once a commit record lists them, so no one needs to ask for their
+            # outcome.
             if self._doubt is not None and put.tags.attempt_id is None and put in self._unfinished().unknown:
                 raise self._doubt
             assert self._error is not None
             raise self._error
 
     def _writes_alone(self, put: Put) -> bool:
-        """True if the caller is to write the entry of its put itself."""
+        """True if the caller must write the entry of its put itself."""
         with self._changed:
             if put.done or self._alone or self._thread is not None or self._error is not None:
                 return False
@@ -121,7 +122,7 @@ class WalFlusher:
             return True
 
     def flush(self) -> None:
-        """Until every put queued before this call is durable. Raises the stored error."""
+        """Wait until every put queued before this call is durable. Raises the stored error."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -156,7 +157,8 @@ class WalFlusher:
         self._thread.start()
 
     def take_unfinished(self) -> Unfinished:
-        """What is not durable, and never will be by this pipeline; it forgets it. Empty after a clean close.
+        """What is not durable, and never will be through this pipeline, which then forgets it. Empty after a clean
+        close.
 
         Waits for an append that is being settled. Raises InvalidInput while the pipeline works.
         """
@@ -180,14 +182,14 @@ class WalFlusher:
         return self._closing
 
     def _note_retry(self) -> None:
-        """The appender is trying again: the store does not work just now."""
+        """The appender is retrying: the store does not work at the moment."""
         with self._changed:
             self._retrying = True
             self._changed.notify_all()
 
     def _tables_changed(self) -> None:
-        """MemTables have left memory, or their flush has failed: then this returns when no append is under way, or
-        the retry deadline has passed.
+        """MemTables have left memory, or their flush has failed. In that case this returns when no append is running,
+        or the retry deadline has passed.
         """
         assert self._tables is not None
         error = self._tables.error
@@ -205,13 +207,13 @@ class WalFlusher:
 
     @contextmanager
     def paused(self) -> Iterator[list[pa.RecordBatch]]:
-        """The batches that are not durable yet, while no put moves from the queue into a MemTable."""
+        """The batches that are not durable yet; while it is open, no put moves from the queue into a MemTable."""
         with self._changed:
             chunks = [put.chunk for put in self._queue.waiting() if put.chunk is not None]
             yield [batch for chunk in chunks for batch in chunk.batches]
 
     def stats(self) -> FlusherStats:
-        """Answers at any time, also after close."""
+        """Available at any time, also after close."""
         with self._changed:
             return FlusherStats(
                 puts=self._numbered,
@@ -243,7 +245,7 @@ class WalFlusher:
         started = clock.monotonic()
         while not self._has_room(nbytes):
             over_budget = self._over_budget(nbytes)
-            # A short wait for the buffer is how the pipeline works; a long one is news.
+            # Short waits for the buffer are normal; only a long one is logged.
             if over_budget or clock.monotonic() - started >= interval:
                 self._complain()
             if over_budget and self._tables is not None:
@@ -283,7 +285,7 @@ class WalFlusher:
                 self._changed.notify_all()
 
     def _guarded(self, write: Callable[[], None]) -> None:
-        """Whatever it raises is the pipeline's error."""
+        """Any error becomes the pipeline's error."""
         try:
             write()
         except HeadgateError as error:
@@ -307,7 +309,7 @@ class WalFlusher:
             self._write_entry()
 
     def _write_entry(self) -> None:
-        """Make the oldest puts durable. A function of its own, so that an idle thread holds no rows."""
+        """Make the oldest puts durable. In a separate function, so that an idle thread holds no rows."""
         with self._changed:
             if self._stopping is not None:
                 return
@@ -330,7 +332,7 @@ class WalFlusher:
                 self._tables.insert(batches, appended.position, len(taken))
 
     def _acknowledge(self, entry: InFlight, appended: Appended) -> None:
-        """The entry has landed, perhaps after it was named unknown; unless its rows were given back."""
+        """The entry has landed, possibly after it was named unknown. Does nothing if its rows were given back."""
         if self._in_flight is not entry:
             return
         self._queue.commit(list(entry.puts), appended.position)

@@ -1,10 +1,10 @@
-"""How much memory the compressed buffers of an Arrow message may ask for.
+"""Limits the memory that the compressed buffers of an Arrow message may ask for.
 
-A compressed buffer starts with the length it will have, and Arrow allocates that much before it looks at the rest.
+A compressed buffer starts with its uncompressed length, and Arrow allocates that much before it looks at the rest.
 
 Promises:
-1. What passes `check_lengths` asks for no more than its compressed blocks can hold, and its buffers together
-   take no more bytes than there are.
+1. A message that passes `check_lengths` asks for no more than its compressed blocks can hold, and its buffers together
+   take no more bytes than it has.
 2. Nothing is decompressed, and the work is per block (64 KiB and more of rows), never per row.
 """
 
@@ -18,24 +18,24 @@ import pyarrow as pa
 from headgate.errors import Corrupt
 
 LZ4, ZSTD = 0, 1
-"""Arrow's own numbers of the codecs."""
+"""Arrow's numbers of the codecs."""
 
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _AS_IT_IS = -1
-"""The stated length of a buffer that would not get smaller and was left uncompressed."""
+"""Stated length of a buffer that was left uncompressed because it would not get smaller."""
 
 _ZSTD_BLOCK = 128 << 10
-"""No block of zstd holds more, whatever its header says."""
+"""No zstd block holds more, whatever its header says."""
 
 _ZSTD_REPEATED, _ZSTD_COMPRESSED = 1, 2
-"""Kinds of blocks: one byte many times, and compressed; below are bytes as they are."""
+"""Kinds of blocks: one byte repeated, and compressed; lower numbers are raw bytes."""
 
 _LZ4_RATIO = 255
-"""A byte of an lz4 block never stands for more."""
+"""A byte of an lz4 block never stands for more bytes."""
 
 
 def check_lengths(message: pa.Message) -> None:
-    """Raises Corrupt if a compressed buffer of the message states a length that its bytes cannot have."""
+    """Raises Corrupt if a compressed buffer of the message states an impossible length."""
     body = _bytes(message.body)
     try:
         codec, buffers = _buffers(_bytes(message.metadata))
@@ -51,9 +51,9 @@ def check_lengths(message: pa.Message) -> None:
 
 
 def most_in(codec: int, frame: memoryview) -> int:
-    """How many bytes a compressed frame can hold at most, by its block headers.
+    """The maximum number of bytes that a compressed frame can hold, from its block headers.
 
-    Raises Corrupt, struct.error and IndexError where it is no such frame.
+    Raises Corrupt, struct.error or IndexError if it is not such a frame.
     """
     if not frame:
         return 0
@@ -74,7 +74,7 @@ def _check(codec: int, data: memoryview) -> None:
 
 
 def _bytes(buffer: pa.Buffer | None) -> memoryview:
-    """Arrow's own view has signed bytes."""
+    """As unsigned bytes; those of Arrow's own view are signed."""
     return memoryview(buffer if buffer is not None else b"").cast("B")
 
 
@@ -82,7 +82,7 @@ def _bytes(buffer: pa.Buffer | None) -> memoryview:
 
 
 def _zstd_blocks(data: memoryview) -> Iterator[int]:
-    """The most that each block holds (RFC 8878), of every frame."""
+    """The maximum size of each block (RFC 8878), of every frame."""
     at = 0
     while at < len(data):
         if bytes(data[at : at + 4]) != b"\x28\xb5\x2f\xfd":
@@ -104,7 +104,7 @@ def _zstd_blocks(data: memoryview) -> Iterator[int]:
 
 
 def _lz4_blocks(data: memoryview) -> Iterator[int]:
-    """The most that each block of the frame holds; Arrow takes no second frame."""
+    """The maximum size of each block of the frame; Arrow accepts no second frame."""
     if bytes(data[:4]) != b"\x04\x22\x4d\x18":
         raise Corrupt("A compressed buffer of a WAL entry is not an lz4 frame.")
     flags, largest = data[4], 1 << 8 + 2 * (data[5] >> 4 & 7)
@@ -145,7 +145,7 @@ def _follow(metadata: memoryview, at: int) -> int:
 
 
 def _slot(metadata: memoryview, table: int, slot: int) -> int:
-    """Where a field of a table is, or 0 where it is left out."""
+    """Offset of a field of a table, or 0 if it is left out."""
     vtable = table - struct.unpack_from("<i", metadata, table)[0]
     (size,) = struct.unpack_from("<H", metadata, vtable)
     if 4 + 2 * slot >= size:

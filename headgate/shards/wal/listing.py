@@ -1,7 +1,7 @@
-"""Which entries a WAL has. Nothing else lists one, or asks for one by its name.
+"""Which entries a WAL has. Only this module lists entries or checks for one by its name.
 
-A name that is no entry's is a stray and no position, see `shards.names`. What is put while a LIST goes past it may be
-left out.
+An object whose name is not an entry's is a stray and no position, see `shards.names`. A LIST may leave out what is put
+meanwhile.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ class WalListing:
     """A WAL as LIST shows it: eight bytes a position."""
 
     positions: npt.NDArray[np.uint64]
-    """Rising."""
+    """Ascending."""
     sizes: npt.NDArray[np.uint64]
     strays: tuple[str, ...]
 
     def has(self, position: int) -> bool:
-        """True if an entry has that name."""
+        """True if an object with that entry's name exists."""
         index = int(np.searchsorted(self.positions, position))
         return index < len(self.positions) and int(self.positions[index]) == position
 
     @property
     def highest(self) -> int:
-        """The last entry, -1 where there is none."""
+        """Position of the last entry, -1 if there is none."""
         return int(self.positions[-1]) if len(self.positions) else -1
 
     def above(self, position: int) -> tuple[int, int]:
-        """How many entries stand there and later, and their bytes."""
+        """Number of entries at or above the position, and their bytes."""
         sizes = self.sizes[self.positions >= position]
         return len(sizes), int(sizes.sum())
 
     def gaps(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """The runs of [first, stop) that are missing, both ends included."""
+        """The missing runs of [first, stop), both ends included."""
         there = self.positions[(self.positions >= first) & (self.positions < stop)]
         before = np.nonzero(np.diff(there) > 1)[0]
         low = [first - 1, *(int(there[at]) for at in before), *map(int, there[-1:])]
@@ -52,7 +52,7 @@ class WalListing:
 
 
 def list_wal(shard: Shard) -> WalListing:
-    """Everything that is there, however much it is. One LIST."""
+    """Every entry, however many there are. One LIST."""
     positions, sizes, strays = array("Q"), array("Q"), []
     for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
         position = names.wal_position(info.key)
@@ -66,19 +66,19 @@ def list_wal(shard: Shard) -> WalListing:
 
 
 def entries(shard: Shard) -> dict[int, ObjectInfo]:
-    """The entries that are there, by position. One LIST."""
+    """The existing entries, by position. One LIST."""
     infos = shard.wal.list(names.wal_folder(shard.id) + "/")
     return {position: info for info in infos if (position := names.wal_position(info.key)) is not None}
 
 
 def positions(shard: Shard) -> set[int]:
-    """The same without a look at each: on a disk that is much cheaper."""
+    """Positions of the existing entries, without sizes: on a disk that is much cheaper."""
     keys = shard.wal.list_keys(names.wal_folder(shard.id) + "/")
     return {position for key in keys if (position := names.wal_position(key)) is not None}
 
 
 def has_entry(shard: Shard, position: int) -> bool:
-    """True if an entry is there, by one HEAD, tried once."""
+    """True if the entry exists, from one HEAD without retries."""
     try:
         shard.wal.head(shard.wal_key(position))
     except NotFound:

@@ -1,11 +1,10 @@
 """WALs that move: a table that was made without a WAL store of its own is given one later.
 
-Each shard moves by itself, when a writer opens it with the new store; what its manifest says is where its WAL is.
-Promises:
+Each shard moves by itself, when a writer opens it with the new store; its manifest says where its WAL is. Promises:
 1. Until then its WAL is in the table, and writers that do not know of the new store may still open it there.
-2. From the manifest on that names the new store, no entry is put into the table: writers of before were fenced there
-   before the entries were copied, and whoever opens the shard without knowing of the store is refused.
-3. Readers that know of the store find every entry, whichever shards have moved: what both places have is the same.
+2. From the manifest on that names the new store, no entry is put into the table: earlier writers were fenced there
+   before the entries were copied, and an opener that does not know the store is refused.
+3. Readers that know the store find every entry, whichever shards have moved: an entry in both places is the same.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ T = TypeVar("T")
 
 
 class WalPlaces(ObjectStore):
-    """The WALs of a table that was made without a store for them, and may have one by now: what any place has can be
-    read, and entries are put into one of them. `settle` is called by each writer's open, before it puts anything.
+    """The WALs of a table that was made without a WAL store, and may have one by now. Entries are read from any place
+    that has them, and put into one of them. Each writer's open calls `settle` before it puts anything.
     """
 
     def __init__(self, own: ObjectStore, uri: str) -> None:
@@ -40,68 +39,68 @@ class WalPlaces(ObjectStore):
 
     @abstractmethod
     def settle(self) -> None:
-        """Decide forever where entries are put, where that is open. Raises WalStoreMismatch."""
+        """Decide forever where entries are put, if that is open. Raises WalStoreMismatch."""
 
     @property
     @abstractmethod
     def target(self) -> ObjectStore:
-        """Where entries are put."""
+        """The store into which entries are put."""
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the target does."""
+        """Puts into the target."""
         self.target.put_if_absent(key, data)
 
     def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the target does."""
+        """Puts into the target."""
         self.target.put_once(key, data)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the target does."""
+        """Puts into the target."""
         self.target.put_overwrite(key, data)
 
     def get(self, key: str) -> memoryview:
-        """As the store does that has it."""
+        """Reads from the store that has it."""
         return self._read(lambda store: store.get(key))
 
     def get_range(self, key: str, start: int, length: int) -> memoryview:
-        """As the store does that has it."""
+        """Reads from the store that has it."""
         return self._read(lambda store: store.get_range(key, start, length))
 
     def head(self, key: str) -> ObjectInfo:
-        """As the store does that has it."""
+        """Reads from the store that has it."""
         return self._read(lambda store: store.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """What any has, each object once. The table's own first: what moves meanwhile is in the new one then."""
+        """The objects of all places, each once. The table's own first: what moves meanwhile is then in the new one."""
         found = {info.key: info for store in self.places for info in store.list(prefix)}
         return iter([found[key] for key in sorted(found)])
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """What any has, once."""
+        """The keys of all places, each once."""
         return iter(sorted({key for store in self.places for key in store.list_keys(prefix)}))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """What any has, once."""
+        """The folders of all places, each once."""
         return iter(sorted({name for store in self.places for name in store.list_folders(prefix)}))
 
     def delete(self, key: str) -> None:
-        """From all."""
+        """Deletes from all places."""
         for store in self.places:
             store.delete(key)
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """As the store does that has it; without `dst_store` into the target."""
+        """Copies from the store that has it; without `dst_store` into the target."""
         target = dst_store or self.target
         self._read(lambda store: store.copy(src, dst, target))
 
     @abstractmethod
     def _read(self, verb: Callable[[ObjectStore], T]) -> T:
-        """By the store that has it. Raises NotFound."""
+        """Calls the store that has the object. Raises NotFound."""
 
 
 class MovedWal(WalPlaces):
-    """The new store, and the table's own for what is still there. `persist` notes the new one for everybody, once; it
-    raises WalStoreMismatch if somebody has noted another.
+    """The new store, and the table's own for entries that are still there. `persist` records the new store for
+    everyone, once; it raises WalStoreMismatch if another one is recorded.
     """
 
     def __init__(self, own: ObjectStore, new: ObjectStore, persist: Callable[[], None]) -> None:
@@ -110,7 +109,7 @@ class MovedWal(WalPlaces):
         self.persist = persist
 
     def settle(self) -> None:
-        """Nothing is open: each shard moves by itself, see `move_wal`."""
+        """Nothing to decide: each shard moves by itself, see `move_wal`."""
 
     @property
     def target(self) -> ObjectStore:
@@ -119,25 +118,25 @@ class MovedWal(WalPlaces):
 
     @property
     def places(self) -> Sequence[ObjectStore]:
-        """Both."""
+        """Both stores."""
         return (self.own, self.new)
 
     @property
     def retry(self) -> Retry:
-        """Of both stores."""
+        """Policy of both stores."""
         return self.new.retry
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
-        """Both stores under that policy."""
+        """The same, with both stores under that policy."""
         own, new = self.own.retrying(retry), self.new.retrying(retry)
         return self if own is self.own and new is self.new else MovedWal(own, new, self.persist)
 
     def operations(self) -> Mapping[str, int]:
-        """Of the new store; the table's own one counts for itself."""
+        """Operations of the new store; the table's own one counts for itself."""
         return self.new.operations()
 
     def reset_operations(self) -> None:
-        """Of the new store."""
+        """Resets the counts of the new store."""
         self.new.reset_operations()
 
     def _read(self, verb: Callable[[ObjectStore], T]) -> T:
@@ -148,7 +147,7 @@ class MovedWal(WalPlaces):
 
 
 def check_place(shard: Shard, manifest: Manifest | None) -> None:
-    """Raises InvalidInput if the shard's WAL has moved, and the table was opened before that."""
+    """Raises InvalidInput if the shard's WAL has moved since the table was opened."""
     moved = None if manifest is None else manifest.wal_store
     if moved is not None and shard.wal.uri != moved:
         raise InvalidInput(
@@ -159,20 +158,23 @@ def check_place(shard: Shard, manifest: Manifest | None) -> None:
 
 
 def before_move(shard: Shard, manifest: Manifest | None) -> Shard:
-    """The shard with its WAL where it is now: itself, unless it is still in the table and is to move."""
+    """The shard with its WAL in its current place: the shard itself, unless its WAL is still in the table and will
+    move.
+    """
     if isinstance(shard.wal, MovedWal) and (manifest is None or manifest.wal_store is None):
         return Shard(replace(shard.home, wal_store=shard.wal.own), shard.id)
     return shard
 
 
 def move_wal(shard: Shard, claim: Claim, replay_after: int) -> Manifest:
-    """Move the WAL of a shard that was just claimed, with its barrier in the old place; the manifest as written.
+    """Move the WAL of a shard that was just claimed, with its barrier in the old place. Returns the manifest as
+    written.
 
-    1. note the new store for everybody who opens the table.
-    2. copy every entry that SSTables do not cover, the barrier too. Nobody adds to them: the barrier fences.
-    3. the manifest names the new store, if the claim still holds. From here on the WAL is there.
+    1. record the new store for everyone who opens the table.
+    2. copy every entry that SSTables do not cover, including the barrier. Nobody adds to them: the barrier fences.
+    3. write the new store's name into the manifest, if the claim still holds. From here on the WAL is there.
 
-    A crash before 3 leaves copies of entries that are in the old place as well. Raises WalStoreMismatch, Fenced,
+    A crash before 3 leaves copies of entries that are also in the old place. Raises WalStoreMismatch, Fenced,
     Transient.
     """
     wal = shard.wal

@@ -1,10 +1,10 @@
-"""What a writer that failed has not made durable: its rows come back, and nothing is said that may turn out wrong.
+"""What a failed writer has not made durable: its rows are given back, and nothing is reported that may turn out wrong.
 
 Promises:
 1. Rows of `failed` are not visible and never will be: no request was sent for them, or their slot was read and holds
-   another's entry (R24). They are safe to put again.
-2. Rows of `unknown` may be visible. `landed` tells once their slot is taken, which the next open of the shard sees to:
-   True means that they are visible, False that they never will be. Where neither can be proven it raises.
+   another entry (R24). They are safe to put again.
+2. Rows of `unknown` may be visible. `landed` tells once their slot is taken, which the next open of the shard ensures:
+   True means that they are visible, False that they never will be. If neither can be proven, it raises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PendingPut:
     """A put that is not known to be durable."""
 
     number: int
-    """As errors name it."""
+    """Its number in error messages."""
     batches: tuple[pa.RecordBatch, ...]
     """Its rows and tombstones in storage form, as `ShardWriter.append` takes them."""
     tags: Tags
@@ -33,12 +33,12 @@ class PendingPut:
 
 @dataclass(frozen=True)
 class UnknownEntry:
-    """An entry whose request was not answered, and the puts in it: all of them landed, or none."""
+    """An entry whose request was not answered, with its puts: all of them landed, or none."""
 
     entry_id: str
-    """For `Table.landed`: names shard, position and entry."""
+    """For `Table.landed`: contains shard, position and entry."""
     position: int
-    """The only one at which it can be."""
+    """The only position at which it can be."""
     puts: tuple[PendingPut, ...]
 
 
@@ -51,7 +51,7 @@ class Pending:
 
 
 def entry_name(shard: str, position: int, entry_id: str) -> str:
-    """The entry id as people get it: it says where to look."""
+    """The entry id as callers get it: it contains the entry's place."""
     return f"{shard}:{position}:{entry_id}"
 
 
@@ -59,12 +59,12 @@ def landed(home: TableHome, entry_id: str) -> bool:
     """True if an entry of unknown outcome is durable, by what its slot holds. One read; writes nothing.
 
     1. the slot holds the entry: True, also before the next open.
-    2. it holds another's, such as the barrier of the next opener: False, forever. The slot stays taken (R5), or is
+    2. it holds another entry, such as the barrier of the next opener: False, forever. The slot stays taken (R5), or is
        collected below replay_after, where no replay reads what might still arrive.
     3. it is free above replay_after: nobody has opened the shard since, and the request may still arrive: InvalidInput.
     4. it is free at or below replay_after: its entry was flushed and collected, this one or another: Expired.
 
-    Raises InvalidInput also for what is no entry id of this table, Corrupt, Transient.
+    Also raises InvalidInput for an invalid entry id or one of another table, Corrupt, Transient.
     """
     shard, position, stored_id = _parsed(home, entry_id)
     try:

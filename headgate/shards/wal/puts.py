@@ -1,4 +1,4 @@
-"""Puts: the handles that callers wait for, and the queue they stand in until their rows are durable."""
+"""Puts: the handles that callers wait for, and the queue that holds them until their rows are durable."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class FlusherStats:
 
 
 class Put:
-    """What a put made. Done when its rows are durable."""
+    """The handle of a put. Done when its rows are durable."""
 
     def __init__(self, number: int, chunk: EncodedRows, tags: Tags, wait: Wait) -> None:
         self.number = number
-        """Counts the puts of one writer from 1: errors name the ones that were not made durable."""
+        """Numbers the puts of one writer from 1: errors name the puts that were not made durable."""
         self.rows = chunk.rows
         self.nbytes = chunk.nbytes
         self.chunk: EncodedRows | None = chunk
@@ -72,7 +72,6 @@ class NoRows(Put):
         return True
 
     def wait(self, timeout: float | None = None) -> tuple[int, ...]:
-        """No positions."""
         return ()
 
 
@@ -88,21 +87,23 @@ class PendingQueue:
         return len(self._puts)
 
     def push(self, put: Put) -> None:
-        """Add one at the end."""
+        """Add a put at the end."""
         self._puts.append(put)
         self.nbytes += put.nbytes
         self.peak = max(self.peak, self.nbytes)
 
     def oldest(self) -> Put:
-        """The one that waits longest."""
+        """The put that has waited longest."""
         return self._puts[0]
 
     def waiting(self) -> list[Put]:
-        """All of them."""
+        """All waiting puts."""
         return list(self._puts)
 
     def snapshot(self, limit: int) -> list[Put]:
-        """The oldest puts that belong into one entry: equal tags, up to `limit` bytes, at least one. They stay."""
+        """The oldest puts that fit into one entry: equal tags, up to `limit` bytes, at least one put. They stay in the
+        queue.
+        """
         taken: list[Put] = []
         size = 0
         for put in self._puts:
@@ -113,7 +114,7 @@ class PendingQueue:
         return taken
 
     def commit(self, taken: list[Put], position: int) -> None:
-        """The puts of a snapshot are durable: let them go."""
+        """The puts of a snapshot are durable: remove them."""
         for put in taken:
             assert self._puts.popleft() is put
             self.nbytes -= put.nbytes
@@ -123,20 +124,20 @@ class PendingQueue:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Puts that are being appended, or whose append has failed: the oldest of the queue."""
+    """Puts whose append is running or has failed: the oldest of the queue."""
 
     entry_id: str
     puts: tuple[Put, ...]
 
     @property
     def nbytes(self) -> int:
-        """Of all puts."""
+        """Bytes of all puts."""
         return sum(put.nbytes for put in self.puts)
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a pipeline that failed has not made durable. `sent` is where the unknown puts may be."""
+    """What a failed pipeline has not made durable. `sent` is where the unknown puts may be."""
 
     failed: tuple[Put, ...] = ()
     unknown: tuple[Put, ...] = ()

@@ -2,9 +2,9 @@
 
 Promises:
 1. Entries come in order of position, each once, none skipped.
-2. The end is the tip: the first position that is free. A free position below one that
-   is taken is a hole, and a hole is DataLoss, with shard and position. Where the end is not
-   given, one LIST proves that nothing lies above it, however wide a hole would be.
+2. The end is the tip: the first free position. A free position below a taken one is a hole, and a hole is DataLoss,
+   with shard and position. If the end is not given, one LIST proves that nothing lies above it, however wide a hole
+   would be.
 3. Reading writes nothing and fences nobody.
 """
 
@@ -25,20 +25,22 @@ from headgate.shards.wal.entry import Entry
 from headgate.shards.wal.tip import listed_tip
 
 PREFETCH = 8
-"""Reads under way at once. Hides a store's latency."""
+"""Concurrent reads. Hides a store's latency."""
 
 BLOCK = 8
-"""Small entries that one read takes together, once the WAL has shown to be long: handing over costs more than they."""
+"""Small entries that one read takes together after the WAL has turned out to be long: handing over each one would cost
+more than reading it.
+"""
 
 SMALL = 64 << 10
-"""Bytes of an entry, on average, up to which entries are read in blocks: bounds what is held to a few MiB."""
+"""Average bytes of an entry up to which entries are read in blocks: limits memory to a few MiB."""
 
 _Found: TypeAlias = Entry | HeadgateError | None
 
 
 @dataclass(frozen=True)
 class WalEntry:
-    """An entry and where it stands."""
+    """An entry and its position."""
 
     position: int
     entry: Entry
@@ -87,12 +89,12 @@ class WalTailer:
                     read, nbytes = read + 1, nbytes + entry.nbytes
                     yield WalEntry(position, entry)
         finally:
-            # Never waited for: an abandoned generator ends wherever the garbage collector runs, and that may be
-            # inside the very locks that a join needs.
+            # Does not wait: an abandoned generator ends wherever the garbage collector runs, and that may be inside the
+            # very locks that a join needs.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _get_all(self, block: range) -> list[_Found]:
-        """Of each position the entry, None, or what is wrong with it, raised when its turn comes."""
+        """For each position the entry, None, or its error, which is raised when its turn comes."""
         found: list[_Found] = []
         for position in block:
             try:
@@ -110,7 +112,7 @@ class WalTailer:
             raise self._shard.at_position(error, position)  # noqa: B904 - the same error, told where
 
     def _filled_meanwhile(self, position: int) -> Entry:
-        """A later entry is there, so this one must be by now: entries are put one after the other."""
+        """A later entry exists, so this one must exist by now: entries are put one after the other."""
         entry = self._get(position)
         if entry is None:
             raise DataLoss(

@@ -1,10 +1,9 @@
-"""Headers of entries that differ in a few known places: neither written nor read again for each entry.
+"""Headers that differ in a few known places only, so that they are not built or parsed again for each entry.
 
-Making the schema message of an entry, and parsing it, is most of what a small entry costs. Two headers of one writer
-differ in the entry's id, row count, checksums and tags alone, and where these are equally long the rest is equal.
-
-Promise: `filled` gives the bytes that the encoder would make of these values, and `values` is what the decoder would
-find, or None: then it must look for itself.
+Building and parsing the schema message is most of the cost of a small entry. Two headers of one writer differ only in
+the entry's id, row count, checksums and tags; if these are equally long, the rest is equal. Promise: `filled` gives the
+bytes that the encoder would make of these values; `values` gives what the decoder would find, or None: then the header
+must be parsed.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from itertools import pairwise
 ID, ROWS, BODY, CHECKSUM, ATTEMPT, SOURCES = "id", "rows", "body", "checksum", "attempt", "sources"
 
 MOST = 64
-"""Templates kept by one process and direction: a shard's entries come from one writer or few."""
+"""Templates kept per process and direction: a shard's entries come from one writer or a few."""
 
 
 class Template:
-    """One header whose places are known."""
+    """One header with its known places."""
 
     def __init__(self, raw: bytes, values: Mapping[str, bytes]) -> None:
         spans = sorted((raw.find(value), len(value), name) for name, value in values.items())
-        # A value that stands twice, or within another, could not be distinguished from its surroundings.
+        # A value that occurs twice, or overlaps another, has no unique place.
         self.usable = all(raw.count(value) == 1 for value in values.values()) and all(
             start + size <= after for (start, size, _), (after, _, _) in pairwise(spans)
         )
@@ -33,18 +32,17 @@ class Template:
         self._like = [raw[part] for part in self._fixed]
 
     def at(self, name: str) -> int:
-        """Where the value begins."""
         return int(self._places[name].start)
 
     def filled(self, values: Mapping[str, bytes]) -> bytes:
-        """The header with these values, each as long as its like was."""
+        """The header with these values, each as long as the original one."""
         parts = [self._like[0]]
         for name, fixed in zip(self._places, self._like[1:], strict=True):
             parts += (values[name], fixed)
         return b"".join(parts)
 
     def values(self, raw: bytes) -> dict[str, bytes] | None:
-        """What stands in the places of a header that is equal in all else."""
+        """The values in a header that is equal in everything else; None if it is not."""
         if not self.usable or [raw[part] for part in self._fixed] != self._like:
             return None
         return {name: raw[place] for name, place in self._places.items()}

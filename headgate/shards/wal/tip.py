@@ -1,9 +1,9 @@
-"""Finding the tip of a WAL: the first position that is free.
+"""Finds the tip of a WAL: the first free position.
 
-`find_tip` asks for positions one by one. It costs the same however long the WAL is, and it takes FIRST
-missing entries in a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip` lists
-the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by. `listed_end` does
-that once, beside a writer that may continue: an opener's look, whose time a busy predecessor must not stretch.
+`find_tip` asks for positions one by one. It costs the same however long the WAL is, and takes FIRST missing entries in
+a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip` lists the WAL and proves
+that nothing lies above: for direct writers and readers, which have no log. `listed_end` does that once, beside a writer
+that may continue: for an opener's look, which a busy predecessor must not prolong.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headgate.shards.shard import Shard
 from headgate.shards.wal.listing import has_entry, positions
 
 FIRST = 2
-"""Positions asked for at first. A clean stop records the tip, so that most opens need no more."""
+"""Positions asked for first. A clean stop records the tip, so most opens need no more."""
 
 WINDOW = 16
-"""Positions asked for at once after that."""
+"""Positions asked for together after that."""
 
 WINDOWS = 4
-"""Windows before one LIST is cheaper: a page of it shows 1,000 names."""
+"""Windows before one LIST is cheaper: one page of it shows 1,000 names."""
 
 
 def find_tip(shard: Shard, start: int) -> int:
@@ -33,16 +33,16 @@ def find_tip(shard: Shard, start: int) -> int:
 
 
 def checked_tip(shard: Shard, start: int) -> int:
-    """The same, after a look that the WAL does not end below `start`; see `listed_tip`. Raises Corrupt."""
+    """The same, after checking that the WAL does not end below `start`; see `listed_tip`. Raises Corrupt."""
     return _tip(shard, start, below=start > 1)
 
 
 def _tip(shard: Shard, start: int, *, below: bool) -> int:
-    """The first free position at or above `start`; `below`: unless the entry before it is missing, which is asked for
-    at the same time.
+    """The first free position at or above `start`; with `below`, unless the entry before it is missing, which is asked
+    for at the same time.
 
-    Everything the search sees above a free position is proof of a hole, and a hole is
-    DataLoss: a barrier put there would hide the entries above it from every replay.
+    Anything the search sees above a free position proves a hole, and a hole is DataLoss: a barrier put there would hide
+    the entries above it from every replay.
     """
     workers = 1 if shard.wal.is_near else WINDOW
     first, size = start, FIRST
@@ -61,10 +61,10 @@ def _tip(shard: Shard, start: int, *, below: bool) -> int:
 
 
 def listed_tip(shard: Shard, start: int) -> int:
-    """The same by LIST, which also proves that nothing between is missing, however wide a hole is.
+    """The first free position by LIST, which also proves that nothing between is missing, however wide a hole is.
 
-    `start` follows an entry that is or was there, and the last entry is never deleted (R5): where the WAL ends
-    below it, whoever named `start`, a manifest's replay_after above all, is wrong. Raises Corrupt.
+    `start` follows an entry that exists or existed, and the last entry is never deleted (R5): if the WAL ends below it,
+    the source of `start` (above all a manifest's replay_after) is wrong. Raises Corrupt.
     """
     there = _listed_from(shard, start)
     tip = max(there, default=start - 1) + 1
@@ -74,11 +74,11 @@ def listed_tip(shard: Shard, start: int) -> int:
 
 
 def listed_end(shard: Shard, manifest: Manifest | None, latest: Callable[[], Manifest | None]) -> int:
-    """Where the WAL ends now, by one LIST: everything from replay_after to there is there. A hole is DataLoss, also
+    """Where the WAL ends now, from one LIST: every entry from replay_after up to there exists. A hole is DataLoss, also
     one below last_seen, and a missing end. Raises Corrupt as `listed_tip` does.
 
-    A living writer may have flushed, and let be collected, what is missing: where `latest` has a replay_after that is
-    at or above it, the check continues from there. So its work is bounded by the WAL's length.
+    A living writer may have flushed the missing entries, and they may have been collected: if `latest` has a
+    replay_after at or above them, the check continues from there. So its work is bounded by the WAL's length.
     """
     position = replay_start(manifest)
     there = _listed_from(shard, position)
@@ -97,7 +97,7 @@ def listed_end(shard: Shard, manifest: Manifest | None, latest: Callable[[], Man
 def _listed_from(shard: Shard, start: int) -> set[int]:
     listed = positions(shard)
     if listed and max(listed) < start - 1:
-        # An entry that was put, and one that was collected, while a LIST went past their places may both be left out.
+        # LIST may miss both an entry put meanwhile and one collected meanwhile.
         listed = positions(shard)
     if listed and max(listed) < start - 1:
         raise Corrupt(
@@ -111,7 +111,7 @@ def _listed_from(shard: Shard, start: int) -> set[int]:
 
 
 def _check_there(shard: Shard, position: int, there: set[int]) -> None:
-    """A writer that is still alive may have filled a slot after the LIST went past it."""
+    """A living writer may have filled the slot after the LIST went past it."""
     if position not in there and not has_entry(shard, position):
         raise DataLoss(
             f"The WAL has a hole: entry {position} is missing but later ones exist.",
