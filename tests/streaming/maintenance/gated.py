@@ -10,7 +10,7 @@ from headgate.connectors.objects.local import LocalStore
 from headgate.table.table import Table
 
 PATIENCE = 120.0
-KINDS = ("flush", "compaction", "full-text index")
+KINDS = ("flush", "compaction", "index of")
 """As the jobs' names in Spark tell them."""
 
 READ_BY_DRIVER: list[str] = []
