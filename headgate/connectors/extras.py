@@ -1,7 +1,7 @@
-"""What an installation may lack: packages that come with an extra, and the error that names it.
+"""Optional packages: which extra installs each, and the error that names a missing one.
 
-`import headgate` needs none of them. A feature that does is entered through `needs()`, so that its first use says
-what to install, and not that some module has no name.
+`import headgate` needs none of them. A feature imports them inside `needs()`, so that its first use says what to
+install instead of raising a bare ModuleNotFoundError.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EXTRAS = {
     "starlette": "ui",
     "uvicorn": "ui",
 }
-"""Modules by the extra of pyproject.toml that brings them."""
+"""For each module the extra of pyproject.toml that installs it."""
 
 
 @contextmanager
 def needs() -> Iterator[None]:
-    """Around imports. Raises MissingExtra if a package of an extra is not there; other errors go through."""
+    """Wrap imports. Raises MissingExtra if a package of an extra is not installed; other errors pass through."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -32,7 +32,7 @@ RECEIPT = ".receipt.json"
 
 
 def main() -> int:
-    """As a program: `python -m headgate.connectors.jars.fetch`."""
+    """Entry point of `python -m headgate.connectors.jars.fetch`."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--java", default="java", help="the java program that runs Ivy")
     arguments.add_argument("--folder", type=Path, default=LISTS, help="from the lists")
@@ -49,7 +49,7 @@ def main() -> int:
 def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> None:
     """Fetch missing jars and report it. Prints nothing if nothing is missing.
 
-    Raises InvalidInput for a name of no list and for a Spark that has none, JarsMissing, MissingExtra.
+    Raises InvalidInput for an unknown list and for a Spark version without a list, JarsMissing, MissingExtra.
     """
     lines = {path.stem: path for path in folder.glob("lines/*.xml")}
     lists = [*_installed(lines), *sorted(folder.glob("*.xml"))]
@@ -69,7 +69,7 @@ def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> Non
         raise MissingExtra(what, extra="spark", advice="pip install 'headgate[spark]'")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
-        # Two checkouts may share one cache; the second waits, and then finds the work done.
+        # Two checkouts may share one cache. The second waits for the lock and then finds the jars complete.
         fcntl.flock(lock, fcntl.LOCK_EX)
         for jar_list in lists:
             target = cache / "jars" / jar_list.stem
@@ -78,7 +78,6 @@ def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> Non
 
 
 def _installed(lines: Mapping[str, Path]) -> list[Path]:
-    """The list of the installed Spark."""
     line = spark_line()
     if not lines or line is None:
         return []
@@ -123,7 +122,7 @@ def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> None:
         bad = wanted - {jar.name for jar in staging.glob("*.jar") if opens(jar)}
         if not bad:
             break
-        # What Ivy keeps from an interrupted run may be what is wrong: the second attempt starts without it.
+        # Ivy's cache may be damaged by an interrupted run: the second attempt starts without it.
         shutil.rmtree(cache / "ivy", ignore_errors=True)
         if attempt == 2:
             some = ", ".join(sorted(bad)[:3]) + (" …" if len(bad) > 3 else "")
@@ -148,7 +147,7 @@ def run_ivy(jar_list: Path, staging: Path, ivy_cache: Path, log: Path, java: str
     assert ivy is not None
     command = [java, "-jar", str(ivy), "-ivy", str(jar_list), "-cache", str(ivy_cache), "-confs", "default"]
     command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
-    # A machine that reaches its repository through a mirror names it in Ivy's own settings file.
+    # Ivy's own settings file names a mirror of the repository.
     if settings := os.environ.get("HEADGATE_IVY_SETTINGS"):
         command += ["-settings", settings]
     done = 0

@@ -27,7 +27,7 @@ def cache_directory() -> Path:
 
 
 def kafka_classpath() -> str:
-    """What `java -cp` takes to run Kafka's own classes. Raises JarsMissing."""
+    """The argument of `java -cp` for Kafka's own classes. Raises JarsMissing."""
     return str(_jar_set("kafka", "kafka_2.13-*.jar").parent / "*")
 
 
@@ -38,7 +38,10 @@ def spark_jars() -> list[Path]:
 
 
 def s3a_jars() -> list[Path]:
-    """The jars that Spark needs to keep its own checkpoint on S3. Raises JarsMissing: they come only when asked for."""
+    """The jars that Spark needs to keep its own checkpoint on S3. `jars fetch` fetches them only by name.
+
+    Raises JarsMissing.
+    """
     line = LINES.get(spark_line() or "")
     if line is not None and not line.s3a:
         raise JarsMissing(

@@ -1,7 +1,7 @@
-"""Consumers that live as long as the process, one per configuration unless several are in use at once.
+"""A pool of Kafka consumers, which live as long as the process: one per configuration, more if several are in use.
 
-A consumer is lent, never shared; one that met an error is closed instead of being lent again. None is ever used, or
-even freed, in another process than its own: its threads stay behind at a fork, and freeing it would wait for them.
+A caller has a consumer for itself. After an error the consumer is closed and not used again. A forked child never uses
+or frees its parent's consumers: a fork does not copy their threads, and freeing one would wait for them.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from headgate.errors import InvalidInput
 _ALWAYS = {
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
-    # An offset that is gone is an error, never a place to jump to.
+    # A lost offset is an error; the consumer must not jump over it.
     "auto.offset.reset": "error",
-    # A range may end in offsets that hold no row: the end of the log is then the only sign.
+    # The last offsets of a range may have no row; then only the end of the log shows that the range is complete.
     "enable.partition.eof": "true",
     "allow.auto.create.topics": "false",
-    # Nobody polls between two tasks, and that is nobody's failure.
+    # Nobody polls between two tasks; that is not an error.
     "max.poll.interval.ms": "86400000",
 }
 _UNLESS_GIVEN = {
-    # What is fetched ahead counts into a task's memory; 16 MB keep two cores busy.
+    # Rows fetched ahead take a task's memory; 16 MB keep two cores busy.
     "queued.max.messages.kbytes": "16384",
-    # Rows that lie ready. More means that more is fetched past a range's end and thrown away: with librdkafka's
-    # 100,000, ranges of 25,000 rows were a third slower; short ones did not care. And a queue that is full is looked
-    # at again soon, not after librdkafka's second.
+    # Rows fetched ahead. More rows would be fetched past a range's end and thrown away: with librdkafka's default of
+    # 100,000, ranges of 25,000 rows were a third slower; short ones were as fast. librdkafka looks at a full queue
+    # again after 1 s by default; here it does so sooner.
     "queued.min.messages": "20000",
     "fetch.queue.backoff.ms": "10",
     # A fetch that waits at the end of the log holds up the next range, since a connection has one fetch at a time.
     "fetch.wait.max.ms": "10",
-    # A broker that comes back is found within half a second, not within ten.
+    # Reconnect to a restarted broker within 0.5 s, not 10 s.
     "reconnect.backoff.max.ms": "500",
 }
 
 
 @dataclass(slots=True)
 class Lent:
-    """A consumer in use, and the last error that concerned no partition."""
+    """A consumer in use, and the errors that concerned no partition."""
 
     consumer: Consumer
     errors: list[KafkaError] = field(default_factory=list)
     is_over: Callable[[], bool] = lambda: False
-    """True if no caller waits for its answer any more."""
+    """True if no caller waits for the answer any more."""
 
     def refused(self) -> bool:
-        """The broker did not accept the credentials, or its certificate is not trusted."""
+        """True if the broker rejected the credentials, or its certificate is not trusted."""
         return any(error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) for error in self.errors)
 
     def last_error(self) -> str | None:
-        """The last error's name; its text could hold more than a name should."""
+        """The last error's name, without its text, which may contain credentials."""
         return self.errors[-1].name() if self.errors else None
 
 
@@ -71,7 +71,7 @@ os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", thread
 
 @contextmanager
 def lend(config: ConsumerConfig, is_over: Callable[[], bool] = lambda: False) -> Iterator[Lent]:
-    """Lend a consumer of this process for the configuration, without an assignment. Raises InvalidInput."""
+    """Lend a consumer with this configuration. It has no assignment. Raises InvalidInput."""
     key = (os.getpid(), config)
     with _lock:
         lent = _idle[key].pop() if _idle[key] else None
@@ -81,7 +81,7 @@ def lend(config: ConsumerConfig, is_over: Callable[[], bool] = lambda: False) ->
     try:
         yield lent
     except GeneratorExit:
-        # The reader stopped early of its own will: nothing is wrong with the consumer.
+        # The reader stopped early on purpose: the consumer is still good.
         _take_back(key, lent)
         raise
     except BaseException:
@@ -105,11 +105,11 @@ def _make(config: ConsumerConfig) -> Lent:
     except KafkaException as error:
         text = str(error)
         named = [name for name in sorted(config.librdkafka(), key=len, reverse=True) if name in text]
-        # The text may quote a value; the name is enough.
+        # The error's text may quote a value: report only the option's name.
         raise InvalidInput(
             f"librdkafka rejected the value of {named[0]!r}." if named else "librdkafka rejected the configuration.",
             servers=config.servers,
         ) from None
-    # One reference that is never given back: a forked child would free its copy when it ends, and hang.
+    # This reference is never released: a forked child would free its copy when it ends, and hang.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(consumer))
     return Lent(consumer, errors)

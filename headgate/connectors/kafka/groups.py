@@ -1,7 +1,7 @@
-"""The offsets of a consumer group, written and read without joining it: for lag tools, never for reading.
+"""Writes and reads the offsets of a consumer group without joining it: for lag tools, never for reading rows.
 
-A group with active members rejects them; other clients are not disturbed. This uses a plain consumer, as every client
-does: with the administrative call, the process died in a test that kills the broker, for unknown reasons.
+Kafka rejects the offsets if the group has active members; other clients are not disturbed. This uses a plain consumer:
+with the call of the admin client, the process died in a test that kills the broker, for unknown reasons.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _FORBIDDEN = (
 
 
 def commit_group(config: ConsumerConfig, group: str, ends: Mapping[tuple[str, int], int]) -> None:
-    """Write the next offset of each topic and partition. All of them, or an error; idempotent.
+    """Write the next offset of each topic and partition. Raises an error unless all were written; idempotent.
 
-    Waits for the group's coordinator as long as the client does: call it in a thread that nobody waits for. Raises
-    InvalidInput if the group has members, PermissionDenied, Transient if nobody answers.
+    Waits for the group's coordinator as long as the client does: call it in a background thread. Raises InvalidInput
+    if the group has members, PermissionDenied, Transient if nobody answers.
     """
     if not ends:
         return
@@ -52,7 +52,7 @@ def commit_group(config: ConsumerConfig, group: str, ends: Mapping[tuple[str, in
 def group_offsets(
     config: ConsumerConfig, group: str, partitions: Iterable[tuple[str, int]], *, deadline: float = DEADLINE
 ) -> dict[tuple[str, int], int]:
-    """What the group has, of these partitions; those without an offset are left out. Raises as `commit_group` does."""
+    """The group's offsets of these partitions, without those that have none. Raises as `commit_group` does."""
     parts = [TopicPartition(topic, partition) for topic, partition in sorted(partitions)]
     with lend(_of_group(config, group)) as lent:
         try:
@@ -74,9 +74,9 @@ def _check(parts: Iterable[TopicPartition], lent: Lent, config: ConsumerConfig, 
 
 
 def _group_error(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: str) -> HeadgateError:
-    """The error from its name: the text may contain credentials."""
+    """Uses the error's name only: its text may contain credentials."""
     where: dict[str, Any] = {"group": group, "servers": config.servers}
-    lent.consumer.poll(0)  # serves what the client has to say
+    lent.consumer.poll(0)  # calls `error_cb`
     if reason.code() in _MEMBERS:
         return InvalidInput(
             f"The consumer group {group!r} has active members.",

@@ -15,9 +15,9 @@ from headgate.errors import InvalidInput, nearest
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 LOSS_SECONDS = 45.0
-"""A broker that restarts after a crash may not know the topic or its end for some seconds, on a busy machine for more
-than ten: a log that ends too early is believed only after this many seconds. Offsets below the start do not come back,
-which is believed at once.
+"""After a crash a restarted broker may not know the topic or its end for some seconds, on a busy machine for more than
+ten. A log that ends too early therefore counts as lost only after this many seconds. Offsets below the log's start
+never come back, so they count as lost at once.
 """
 
 _SHOWN = ("bootstrap.servers", "security.protocol", "isolation.level")
@@ -70,11 +70,11 @@ class ConsumerConfig:
         return reach(self.servers)
 
     def with_isolation(self, level: str) -> ConsumerConfig:
-        """The same cluster and credentials, seen at another isolation level."""
+        """The same configuration with another isolation level."""
         return replace(self, properties=tuple(sorted({**dict(self.properties), "isolation.level": level}.items())))
 
     def fetching_at_most(self, nbytes: int) -> ConsumerConfig:
-        """The same, with responses of about this many bytes; a record batch is never split."""
+        """The same configuration with fetches of at most about so many bytes; a record batch is never split."""
         given = int(dict(self.properties).get("max.partition.fetch.bytes", nbytes))
         less = {"max.partition.fetch.bytes": str(min(given, nbytes))}
         return replace(self, properties=tuple(sorted({**dict(self.properties), **less}.items())))
@@ -89,10 +89,10 @@ class ConsumerConfig:
 
 
 _DEFAULTS = {
-    # Kafka's Java client, which Spark uses, has these; librdkafka's own differ.
+    # The defaults of Kafka's Java client, which Spark uses; librdkafka's differ.
     "isolation.level": READ_UNCOMMITTED,
     "check.crcs": "true",
-    # No group is ever joined and nothing committed; librdkafka wants a name all the same.
+    # headgate joins no group and commits no offsets with it, but librdkafka requires a group id.
     "group.id": "headgate-direct",
 }
 
@@ -122,7 +122,7 @@ _RENAMED = {"fetch.max.wait.ms": "fetch.wait.max.ms", "request.timeout.ms": "soc
 
 
 def _os_default(value: str) -> str:
-    """Java says -1 for the system's own buffer size, librdkafka 0."""
+    """The system's default buffer size is -1 in Java and 0 in librdkafka."""
     return "0" if value.strip() == "-1" else value
 
 
@@ -133,7 +133,7 @@ _CONVERTED: Mapping[str, tuple[str, Callable[[str], str]]] = {
 
 _WITHOUT_EFFECT = frozenset(
     {
-        # About groups and polling, and about topics that are not there: no range reads differently for them.
+        # Options for groups, polling and missing topics. They do not change which rows a range returns.
         "allow.auto.create.topics",
         "default.api.timeout.ms",
         "heartbeat.interval.ms",
@@ -146,7 +146,7 @@ _WITHOUT_EFFECT = frozenset(
 
 _PLANNING = frozenset(
     {
-        # Spark has planned with these; a range that is read afterwards is what they came to.
+        # Spark uses these to plan offsets; a range that is read afterwards already reflects them.
         "assign",
         "subscribe",
         "subscribepattern",
@@ -212,7 +212,7 @@ def _sasl(kafka: Mapping[str, str]) -> dict[str, str]:
 
 
 def _login(jaas: str, module: str) -> tuple[str, str]:
-    """User and password of a JAAS line for the module. Raises InvalidInput without a word of the line."""
+    """User and password in a JAAS line for the module. Raises InvalidInput, which never quotes the line."""
     advice = f'write it as: {module} required username="…" password="…";'
     matched = _JAAS.fullmatch(jaas)
     if matched is None or matched["module"].rpartition(".")[2] != module:
@@ -259,7 +259,7 @@ def _trust(kafka: Mapping[str, str]) -> dict[str, str]:
         return {}
     if kafka.get("ssl.truststore.type", "JKS").strip().upper() != "PEM":
         raise _not_pem("kafka.ssl.truststore.type")
-    # Java takes one of the two and so does librdkafka.
+    # Java takes one of the two, and so does librdkafka.
     return {"ssl.ca.location": location} if location is not None else {"ssl.ca.pem": certificates or ""}
 
 

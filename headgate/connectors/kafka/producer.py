@@ -1,4 +1,4 @@
-"""Records sent to a topic, each acknowledged by every replica that is in sync before the call returns."""
+"""Sends records to a topic. Before a call returns, every in-sync replica has acknowledged each record."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class OutRecord:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int | None = None
-    """None: the time at which it is sent."""
+    """None means the time of sending."""
 
 
 def check_topic(config: ConsumerConfig, topic: str) -> None:
-    """Raises NotFound for a topic that is not there (none is made), Transient where nobody answers."""
+    """Raises NotFound if the topic does not exist (it is not created), PermissionDenied, Transient."""
     try:
         found = _producer(config).list_topics(topic, timeout=DEADLINE / 4).topics[topic]
     except KafkaException as error:
@@ -50,10 +50,10 @@ def check_topic(config: ConsumerConfig, topic: str) -> None:
 
 
 def send(config: ConsumerConfig, topic: str, records: Iterable[OutRecord]) -> int:
-    """Send them in order and wait until all are acknowledged. How many.
+    """Send records in order and wait until all are acknowledged. Returns how many.
 
-    At least once: what an error leaves may have arrived. Raises NotFound, PermissionDenied, InvalidInput (a record is
-    too large for the topic), Transient.
+    At least once: after an error some records may have arrived. Raises NotFound, PermissionDenied, InvalidInput (a
+    record is too large for the topic), Transient.
     """
     producer, failed, sent = _producer(config), [], 0
 
@@ -90,13 +90,13 @@ def send(config: ConsumerConfig, topic: str, records: Iterable[OutRecord]) -> in
 
 def _producer(config: ConsumerConfig) -> Producer:
     own = {name: value for name, value in config.librdkafka().items() if name not in _OF_CONSUMERS}
-    # Idempotent: a retry to a busy broker neither doubles nor reorders. It implies acks=all.
+    # Idempotence: a retry neither duplicates nor reorders records. It implies acks=all.
     given = {"enable.idempotence": True, "linger.ms": 20, "delivery.timeout.ms": int(DEADLINE * 1000)}
     return Producer({**own, **given}, logger=QUIET)
 
 
 def _told(reason: KafkaError, config: ConsumerConfig, topic: str) -> HeadgateError:
-    """By the error's name: its text could hold more than a name should."""
+    """Uses the error's name only: its text may contain credentials."""
     where: dict[str, Any] = {"topic": topic, "servers": config.servers}
     if reason.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
         return NotFound(f"Kafka has no topic {topic!r}.", **where, advice="create it; headgate creates no topics")

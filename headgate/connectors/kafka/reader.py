@@ -1,7 +1,7 @@
-"""Offset ranges of a topic, read with librdkafka straight into Arrow.
+"""Reads offset ranges of a topic with librdkafka straight into Arrow.
 
-A range is read completely, or an error says why not. It ends by position: the last offsets of a range may have no row
-(compacted, aborted, control records), so the reader does not wait for one.
+A range is read completely, or an error says why not. The reader stops by position: the last offsets of a range may
+have no row (compacted, aborted, control records), so it does not wait for one.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Per
 DEADLINE = 60.0
 """Seconds without progress after which a read fails."""
 _AS_USUAL = 1 / 3
-"""The share of it after which a read continues with small fetches. A response arrives completely or not at all, and on
-a network with a few KB per second the usual megabyte takes too long.
+"""The share of the deadline without data after which a read switches to small fetches. A response arrives completely
+or not at all, and on a network with a few KB per second the usual megabyte takes too long.
 """
 _SMALL = 16 << 10
-"""Bytes of a small fetch: at 1 KB/s it comes within the rest of the deadline."""
+"""Bytes of a small fetch: at 1 KB/s it arrives within the rest of the deadline."""
 _SMALL_SPELL = 1 / 6
 """The share of the deadline for small fetches before normal ones are tried again, in case the broker has recovered. It
 doubles each time, so that a slow network is tried rarely.
 """
 _SLICE = 0.02
-"""How long one call waits for rows. `consume` waits for all it was asked for, and a range may have fewer."""
+"""Seconds that one call waits for rows. `consume` waits for the full count, and a range may have fewer rows."""
 _SLICE_ROWS = 10_000
 _BATCH_BYTES = 32 << 20
 """A batch ends here even if it has few rows, so that memory follows bytes and not row counts."""
 _LOOK_AGAIN = 1.0
 """Seconds without data after which the cluster is asked what is wrong."""
 _CONFIRMATIONS = 3
-"""A broker that has just become leader may not know all offsets yet: a loss is believed when seen this often."""
+"""Offsets count as lost only when seen missing this often: a new leader may not know all offsets yet."""
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 _NO_TOPIC = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -82,9 +82,9 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of [start, until) in offset order, in batches of up to `max_rows`; none for an empty range.
 
-    `deadline` is in seconds without progress. `columns` may add "headers", or leave out what nobody needs; `seen` is
-    told of some timestamps, see `times_of`.
-    Raises DataLoss that names the lost range, Transient if the broker stays away, PermissionDenied, InvalidInput.
+    `deadline` is in seconds without progress. `columns` may add "headers" or omit columns; `seen` is called with some
+    timestamps, see `times_of`.
+    Raises DataLoss that names the lost range, Transient if the broker does not answer, PermissionDenied, InvalidInput.
     """
     return _batches(config, Range(topic, partition, start, until), max_rows, deadline, row_schema(columns), seen)
 
@@ -96,7 +96,7 @@ def partitions(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE
 
 
 def cluster(config: ConsumerConfig, *, deadline: float = DEADLINE) -> tuple[int, int]:
-    """How many brokers and topics there are. Raises Transient, PermissionDenied."""
+    """The number of brokers and the number of topics. Raises Transient, PermissionDenied."""
     with lend(config) as lent:
         found = _ask(
             lent,
@@ -111,9 +111,9 @@ def cluster(config: ConsumerConfig, *, deadline: float = DEADLINE) -> tuple[int,
 def offsets(
     config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE, is_over: Callable[[], bool] = lambda: False
 ) -> dict[int, tuple[int, int]]:
-    """Per partition the earliest offset and the one after the last that this isolation level may read.
+    """Per partition the first offset and the end: the offset after the last one that this isolation level may read.
 
-    Raises NotFound, Transient (early where `is_over`), PermissionDenied.
+    Raises NotFound, Transient (before the deadline if `is_over`), PermissionDenied.
     """
     until = clock.monotonic() + deadline
     with lend(config, is_over) as lent:
@@ -124,8 +124,8 @@ def offsets(
 
 
 def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline: float = DEADLINE) -> dict[int, int]:
-    """Per partition the first offset whose record is of that instant (in milliseconds) or later; where there is none,
-    the end.
+    """Per partition the first offset whose record has that timestamp (in milliseconds) or a later one; the end if none
+    has.
 
     Raises NotFound, Transient, PermissionDenied.
     """
@@ -151,13 +151,13 @@ def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline:
 def _batches(
     config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema, seen: SeeTimes
 ) -> Iterator[pa.RecordBatch]:
-    """Normal fetches; after a while without data, small fetches for some time."""
+    """Reads with normal fetches; after some time without data it uses small fetches for a while."""
     position, small, spell = wanted.start, False, deadline * _SMALL_SPELL
     while position < wanted.until:
         patience = deadline * (1 - _AS_USUAL if small else _AS_USUAL)
         end = clock.monotonic() + spell if small else math.inf
         try:
-            # A consumer that brought nothing is closed here: what it has asked for still crawls in.
+            # A consumer that returned nothing is closed here: its large response may still be arriving slowly.
             with lend(config.fetching_at_most(_SMALL) if small else config) as lent:
                 reading = _RangeReader(lent, config, wanted, position, deadline, patience)
                 while not reading.done:
@@ -176,12 +176,12 @@ def _batches(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Offsets that the log does not have now."""
+    """Offsets that are not in the log now."""
 
     start: int
     until: int
     for_good: bool = False
-    """They lie below its start."""
+    """True if they lie below the log's start."""
 
 
 class _RangeReader:
@@ -208,16 +208,16 @@ class _RangeReader:
         return self._position >= self._wanted.until
 
     def collect(self, max_rows: int, end: float) -> list[Message]:
-        """Up to `max_rows` messages of the range, fewer where they are large, and all that is left at its end. What
-        has come by the time `end`, then; the first that comes where nothing has.
+        """Up to `max_rows` messages of the range; fewer if they are large, or if the range ends. After the time `end`
+        it returns the messages it has, or waits for the first.
 
-        1. Take what has come. 2. Sort out events, which are few and stand between rows. 3. Rows move the position,
-        and so do the end of the log and control records. 4. Where nothing moved for a while, ask the cluster why.
-        Rows that came before a silence are given before its error is raised.
+        1. Take the messages that arrived. 2. Handle the events among them, which are rare. 3. Rows, the end of the log
+        and control records advance the position. 4. If the position has not moved for a while, ask the cluster why.
+        Rows that arrived before a silence are returned before its error is raised.
         """
         rows: list[Message] = []
         size = 0
-        # What the caller did between two batches is no silence of the broker.
+        # The time that the caller spent between two batches does not count as the broker's silence.
         self._moved_on()
         while not self.done and len(rows) < max_rows and size < _BATCH_BYTES:
             if rows and clock.monotonic() >= end:
@@ -235,11 +235,11 @@ class _RangeReader:
         return rows
 
     def _sorted_out(self, came: list[Message]) -> list[Message]:
-        """The rows of the range among what came. Moves the position, and handles every event."""
+        """The rows of the range among the messages. Advances the position and handles every event."""
         if not came:
             return came
         fresh = came
-        # Events are rare: most lists hold none, and one C-level pass says so.
+        # Events are rare: one C-level pass shows that most lists have none.
         if any(map(Message.error, came)):
             fresh = [message for message in came if message.error() is None]
             for event in came:
@@ -249,7 +249,7 @@ class _RangeReader:
             last = _offset(fresh[-1])
             self._advance(last + 1)
             if last >= self._wanted.until:
-                # Beyond the range, fetched because the range had fewer rows than offsets.
+                # The range had fewer rows than offsets, so later rows were fetched too.
                 fresh = [message for message in fresh if _offset(message) < self._wanted.until]
         return fresh
 
@@ -264,7 +264,7 @@ class _RangeReader:
         self._last_progress = self._last_look = clock.monotonic()
 
     def _control_position(self) -> int:
-        """Where the client stands, control records included; a number below any offset if it has not begun."""
+        """The client's position, after control records too; a number below any offset before it has started."""
         (where,) = self._consumer.position([TopicPartition(self._wanted.topic, self._wanted.partition)])
         return int(where.offset)
 
@@ -278,7 +278,7 @@ class _RangeReader:
             if not self._advance(offset) and not self.done:
                 self._last_look = 0.0  # the log ends before the range does: ask now
         elif error.code() in _GONE:
-            with contextlib.suppress(KafkaException):  # away; the deadline decides
+            with contextlib.suppress(KafkaException):  # Kafka does not answer; the deadline decides
                 self._check_for_loss()
             self._assign()
         elif error.code() in _FORBIDDEN:
@@ -299,18 +299,18 @@ class _RangeReader:
                 Transient, f"Kafka sent nothing for {self._deadline:g} s.", last_error=self._lent.last_error()
             )
         if now - self._last_look > _LOOK_AGAIN:
-            with contextlib.suppress(KafkaException):  # away; the deadline decides
+            with contextlib.suppress(KafkaException):  # Kafka does not answer; the deadline decides
                 self._check_for_loss()
             self._last_look = clock.monotonic()
 
     def _check_for_loss(self) -> None:
-        """Raise DataLoss if not all of the range's rest is in the log. Raises KafkaException if nobody can say."""
+        """Raise DataLoss if the log lacks part of the rest of the range, KafkaException if Kafka does not answer."""
         began, seen = clock.monotonic(), 0
         while True:
             lost = self._lost()
             if lost is None:
                 if seen:
-                    # The broker has come back to what it knew: it was not silent meanwhile.
+                    # The broker knows the offsets again: the wait for it does not count as silence.
                     self._moved_on()
                 return
             seen += 1
@@ -328,7 +328,7 @@ class _RangeReader:
         )
 
     def _lost(self) -> _Lost | None:
-        """What of [position, until) is not in the log now; open transactions are in it."""
+        """The part of [position, until) that is not in the log now. Rows of open transactions are in the log."""
         wanted, everything = self._wanted, self._config.with_isolation(READ_UNCOMMITTED)
         where = TopicPartition(wanted.topic, wanted.partition)
         with lend(everything) as other:
@@ -369,12 +369,12 @@ def _watermarks(lent: Lent, config: ConsumerConfig, topic: str, partition: int, 
 
 
 def _ask(lent: Lent, config: ConsumerConfig, topic: str, until: float, question: Callable[[float], Any]) -> Any:
-    """The answer, asked in short turns until it comes: between turns the client may say that it was refused."""
+    """Repeat short requests until one is answered: between them the client reports rejected credentials."""
     while True:
         try:
             return question(min(_LOOK_AGAIN, max(0.01, until - clock.monotonic())))
         except KafkaException as error:
-            lent.consumer.poll(0)  # serves what the client has to say
+            lent.consumer.poll(0)  # calls `error_cb`
             reason = error.args[0]
             if (
                 lent.refused()

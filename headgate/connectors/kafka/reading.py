@@ -1,6 +1,6 @@
-"""Offsets and records of topics, as `reader` has them. Kafka's client is loaded at the first call.
+"""Offsets and records of topics, see `reader`. The first call imports Kafka's client.
 
-So other uses do not need `headgate[kafka]`.
+Code that imports this module therefore does not need `headgate[kafka]`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A read-only schema registry client: Avro schemas by id. Independent of tables.
+"""A read-only client of a schema registry: Avro schemas by id. It knows nothing of tables.
 
-A schema never changes under its id, so it is cached for the life of the process.
+A schema never changes under its id, so the process caches it until it ends.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from headgate.errors import InvalidInput, NotFound, PermissionDenied, Transient
 
 SECONDS = 10.0
-"""For one answer."""
+"""Timeout of one request."""
 TRIES = 3
+"""Tries of a request that got no answer or a server error."""
 MAX_ANSWER = 4 << 20
-"""Bytes of an answer: a schema of a hundred thousand fields."""
+"""Bytes of an answer: enough for a schema of a hundred thousand fields."""
 MAX_REFERENCES = 200
-"""Schemas that one refers to, directly or not."""
-"""Of a question that nobody answered, or that the server was too busy for."""
+"""Schemas that one schema refers to, directly or indirectly."""
 
 _known: dict[tuple[str, int], tuple[str, ...]] = {}
 _lock = threading.Lock()
@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """The registry at an address. Picklable; connects at the first request. Credentials are not shown."""
+    """The registry at an address. Picklable; connects at the first request. Its repr hides the credentials."""
 
     url: str
     auth: str | None = field(default=None, repr=False)
@@ -50,7 +50,7 @@ class SchemaRegistry:
     def schemas(self, number: int) -> tuple[str, ...]:
         """The schema with this id as JSON, after the schemas it refers to.
 
-        Raises NotFound, PermissionDenied, Transient if nobody answers.
+        Raises NotFound, PermissionDenied, InvalidInput for an invalid answer, Transient if nobody answers.
         """
         key = (self.url, number)
         with _lock:

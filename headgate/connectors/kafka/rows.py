@@ -12,10 +12,10 @@ from confluent_kafka import Message
 from headgate.errors import InvalidInput
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What Spark's source gives; "headers" comes when it is asked for."""
+"""The columns of Spark's source; "headers" is returned only on request."""
 
 TIMED = 100
-"""One in so many records is asked for its timestamp."""
+"""One of so many records is asked for its timestamp."""
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _FIELDS = {
@@ -31,7 +31,7 @@ _FIELDS = {
 
 
 SeeTimes: TypeAlias = Callable[[list[int]], object]
-"""Is told timestamps of records, in milliseconds."""
+"""Called with timestamps of records, in milliseconds."""
 
 
 def row_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
@@ -43,7 +43,7 @@ def row_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 
 def to_batch(messages: list[Message], topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Messages of one partition as a batch. Only the columns of the schema are looked at."""
+    """Messages of one partition as a batch. Reads only the columns of the schema."""
     constants = {"topic": topic, "partition": partition}
     arrays = [
         pa.repeat(pa.scalar(constants[field.name], field.type), len(messages))
@@ -55,8 +55,8 @@ def to_batch(messages: list[Message], topic: str, partition: int, schema: pa.Sch
 
 
 def times_of(messages: list[Message]) -> list[int]:
-    """Timestamps of some, in milliseconds: of the first, the last and every TIMED-th, nearly the oldest and the newest
-    of a partition. To ask each would cost a tenth of reading it.
+    """Timestamps, in milliseconds, of the first, the last and every TIMED-th message: close to the oldest and newest of
+    a partition. Asking every message would add a tenth to the cost of reading.
     """
     found = (message.timestamp()[1] for message in (*messages[::TIMED], messages[-1]))
     return [time for time in found if time >= 0]

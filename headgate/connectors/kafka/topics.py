@@ -1,4 +1,4 @@
-"""Creating and growing topics on any cluster. For tests, the demo and trying things out."""
+"""Creates topics and adds partitions, on any cluster. For tests, the demo and trying things out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.connectors.kafka.options import reach
 from headgate.errors import InvalidInput, Transient
 
 QUIET = logging.getLogger("headgate.kafka.client")
-"""What librdkafka says goes here, not to the terminal: silent until somebody adds a handler."""
+"""librdkafka's log goes here, not to the terminal: silent until somebody adds a handler."""
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
 
@@ -23,7 +23,7 @@ _SECONDS = 30.0
 
 
 def admin_client(servers: str) -> AdminClient:
-    """A client of `servers` that says nothing on the terminal and looks for a lost broker often."""
+    """An admin client of `servers` that prints nothing and reconnects to a lost broker quickly."""
     return AdminClient(
         {"bootstrap.servers": servers, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 250}, logger=QUIET
     )
@@ -36,7 +36,7 @@ def create_topic(
     broker is unreachable.
     """
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
-    client = admin_client(servers)  # held until the answer is there: without it the request is dropped
+    client = admin_client(servers)  # must live until the answer arrives: without it the request is dropped
     with _told(f"The topic {name!r} was not created", servers):
         client.create_topics([topic], operation_timeout=_SECONDS)[name].result(_SECONDS + 5)
         _wait_until_known(client, name, partitions)
@@ -66,7 +66,7 @@ def grow_topic(servers: str, name: str, partitions: int) -> None:
 
 
 def _wait_until_known(client: AdminClient, name: str, partitions: int) -> None:
-    """The controller has answered; a broker may learn of it a moment later, and till then says that it is not there."""
+    """The controller has created the topic, but other brokers may report it as unknown for a moment."""
     end = clock.monotonic() + _SECONDS
     while clock.monotonic() < end:
         there = client.list_topics(name, timeout=_SECONDS).topics[name].partitions

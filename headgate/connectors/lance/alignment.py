@@ -1,6 +1,6 @@
-"""Rows for native code: values of 16 bytes must lie at multiples of 16, or Lance ends with a panic.
+"""Aligns rows for native code: values of 16 bytes must be aligned to 16 bytes, or Lance panics.
 
-Arrow's own files promise multiples of 8, so that decimals which were read from a WAL entry may lie anywhere between.
+Arrow's own files align to 8 bytes only, so decimals that were read from a WAL entry may be misaligned.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def aligned(rows: pa.Table) -> pa.Table:
-    """The same rows; columns that hold decimals are copied, others are not."""
+    """The same rows. Copies only the columns that hold decimals or intervals."""
     if not any(map(_has_wide_values, rows.schema.types)):
         return rows
     columns = [_copied(column) if _has_wide_values(column.type) else column for column in rows.columns]
@@ -17,7 +17,7 @@ def aligned(rows: pa.Table) -> pa.Table:
 
 
 def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    # One array alone would be given back as it is.
+    # concat_arrays returns a single array without copying it, hence the second, empty one.
     return pa.chunked_array([pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])], type=column.type)
 
 

@@ -1,7 +1,7 @@
-"""The face of Lance datasets that the rest of the package uses. Imports pylance only when called (fork safety).
+"""Operations on Lance datasets for the rest of the package. Imports pylance only when called (fork safety).
 
-What changes a dataset here may be done twice: after an error it looks whether the
-change stands, because a lost response and a rival's equal change look the same.
+Every change here may be repeated. After an error it checks whether the dataset has the change already: a lost response
+and an equal change by another process look the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Options: TypeAlias = Mapping[str, str] | None
 
 @dataclass(frozen=True, slots=True)
 class NativeSharding:
-    """How native routes rows to shards. No transform: by hand, the caller names the shard."""
+    """How native routes rows to shards. Without a transform, the caller names the shard."""
 
     transform: str | None = None
     column: str | None = None
@@ -37,20 +37,20 @@ class NativeSharding:
 
 @dataclass(frozen=True, slots=True)
 class MemWal:
-    """What `initialize_mem_wal` recorded. `maintained` None means every index, later ones too."""
+    """The settings that `initialize_mem_wal` recorded. `maintained` None means every index, later ones too."""
 
     sharding: NativeSharding
     maintained: tuple[str, ...] | None
 
     @property
     def spec_id(self) -> int:
-        """The number of its one sharding spec, as shard manifests carry it; 0 where there is none."""
+        """The id of the one sharding spec, as in shard manifests; 0 if there is none."""
         return 0 if self.sharding.transform is None else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A Lance dataset as it stood at one version."""
+    """A Lance dataset at one version."""
 
     schema: pa.Schema
     field_ids: tuple[int, ...]
@@ -59,11 +59,11 @@ class Base:
     rows: int
     config: Mapping[str, str]
     mem_wal: MemWal | None
-    """None where MemWAL was never initialised, or an overwrite dropped it."""
+    """None if MemWAL was never initialised, or an overwrite dropped it."""
 
 
 def look(uri: str, storage_options: Options = None) -> Base | None:
-    """The dataset as it is now, None where there is none. Raises StoreError."""
+    """The dataset as it is now, None if there is none. Raises StoreError."""
     try:
         dataset = _open(uri, storage_options)
     except NotFound:
@@ -81,9 +81,9 @@ def read_schema(uri: str, storage_options: Options = None) -> tuple[pa.Schema, l
 
 
 def rehearse(schema: pa.Schema, indexes: Sequence[TextIndex], sharding: NativeSharding) -> pa.Schema:
-    """Make the dataset in memory, and give the schema that it will have. Raises InvalidInput if Lance refuses.
+    """Create the dataset in memory. Returns the schema that it will have. Raises InvalidInput if Lance rejects it.
 
-    On a real store a refusal could not be told from a failing store, and would come after the first write.
+    On a real store a rejection would look like a failing store, and would come after the first write.
     """
     import lance
 
@@ -93,7 +93,7 @@ def rehearse(schema: pa.Schema, indexes: Sequence[TextIndex], sharding: NativeSh
             dataset.create_scalar_index(index.column, "INVERTED", name=index.name, **index.parameters)
         names = [index.name for index in indexes]
         dataset.initialize_mem_wal(maintained_indexes=names, **_native_arguments(sharding))
-        # By name, as compaction reads: Lance takes names at first that it cannot find again.
+        # Read by name, as compaction does: Lance accepts some names that it cannot find afterwards.
         read = dataset.scanner(columns=schema.names).to_table().schema.names
     except Exception as error:
         raise InvalidInput(f"Lance rejects the table: {_reason(error)}.") from without_secrets(error)
@@ -103,8 +103,8 @@ def rehearse(schema: pa.Schema, indexes: Sequence[TextIndex], sharding: NativeSh
 
 
 def rehearse_change(schema: pa.Schema, change: Callable[[LanceDataset], object], names: Sequence[str]) -> None:
-    """Make a change of columns on an empty dataset in memory. Raises InvalidInput if Lance refuses it, or where it
-    could not read by name what the dataset then has: exactly these names.
+    """Try a change of columns on an empty dataset in memory. Raises InvalidInput if Lance rejects it, or if the dataset
+    then does not have exactly these names, readable by name.
     """
     import lance
 
@@ -125,7 +125,7 @@ _UNCHANGED = "use plain names, without dots, quotes or control characters; nothi
 
 
 def ensure_base(uri: str, schema: pa.Schema, storage_options: Options = None) -> None:
-    """Make an empty dataset, unless there is one already."""
+    """Create an empty dataset, unless there is one already."""
     import lance
 
     try:
@@ -136,7 +136,7 @@ def ensure_base(uri: str, schema: pa.Schema, storage_options: Options = None) ->
 
 
 def ensure_full_text(uri: str, index: TextIndex, storage_options: Options = None, *, renew: bool = False) -> None:
-    """Make a full-text index, unless one of that name is there already; with `renew` in its place."""
+    """Create a full-text index unless one of that name exists; with `renew` replace it."""
     dataset = _open(uri, storage_options)
     if index.name in _index_names(dataset) and not renew:
         return
@@ -148,7 +148,7 @@ def ensure_full_text(uri: str, index: TextIndex, storage_options: Options = None
 
 
 def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) -> None:
-    """Initialise MemWAL. Raises InvalidInput if it is initialised in another way."""
+    """Initialise MemWAL. Raises InvalidInput if it is initialised with other settings."""
     dataset = _open(uri, storage_options)
     found = _mem_wal(dataset)
     if found is None:
@@ -175,10 +175,10 @@ def swap_config(
     *,
     forget: Sequence[str] = (),
 ) -> bool:
-    """Set one key of the dataset's configuration if it is still `expected` (None: absent). False: it is not.
+    """Set one key of the dataset's configuration to `value` if it is still `expected` (None: absent). False if not.
 
-    Keys to `forget` go in the same commit. Lance lets of two commits that change one key from the same version exactly
-    one through.
+    The same commit removes the keys to `forget`. Of two commits that change one key from the same version, Lance
+    accepts exactly one.
     """
     dataset = _open(uri, storage_options)
     found = dataset.config().get(key)
@@ -198,9 +198,9 @@ def swap_config(
 
 
 def bucket_ids(column: pa.Array, buckets: int) -> pa.Int32Array:
-    """Native's own bucket of each value; null goes to bucket 0. Raises ValueError for a type that native refuses.
+    """Native's bucket of each value; null goes to bucket 0. Raises ValueError for a type that native rejects.
 
-    Starts no thread and opens nothing, so it also works in a process whose parent called it.
+    Starts no thread and opens nothing, so it also works in a forked child of a process that called it.
     """
     import lance
     from lance.schema import LanceSchema
@@ -220,7 +220,7 @@ def _open(uri: str, storage_options: Options) -> LanceDataset:
         store = open_store(uri, storage_options)
         if (older := newest_readable(store)) is not None:
             return lance.dataset(uri, version=older, storage_options=_options(storage_options))
-        # Native raises ValueError for an absent dataset and for a failing store alike: ask the store.
+        # Native raises ValueError both for a missing dataset and for a failing store: ask the store.
         if has_versions(store):
             raise _failed("open the dataset", uri, error) from without_secrets(error)
         raise NotFound(
@@ -290,7 +290,7 @@ def _failed(verb: str, uri: str, error: Exception) -> HeadgateError:
 
 
 def _reason(error: Exception) -> str:
-    """Native's text without the place in its own source that follows the last comma."""
+    """Native's text without the source location after the last comma."""
     text = scrubbed(str(error)).strip().removesuffix(".")
     head, comma, tail = text.rpartition(", ")
     return (head if comma and ".rs:" in tail else text).rstrip(".") or type(error).__name__

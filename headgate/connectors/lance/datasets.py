@@ -1,4 +1,4 @@
-"""Small Lance datasets beside a table: written whole and durably, read back in order.
+"""Writes small Lance datasets completely and durably, and reads datasets in order.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -26,12 +26,12 @@ from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.errors import AlreadyExists, DataLoss, Transient
 
 READAHEAD = 4
-"""Batches that Lance reads ahead of whoever consumes them: memory is bounded by these."""
+"""Batches that Lance reads ahead of the consumer: this bounds the memory."""
 
 
 @dataclass(frozen=True)
 class TextIndex:
-    """A full-text index of the base, to be kept on every SSTable as well."""
+    """A full-text index of the base, which every SSTable has as well."""
 
     name: str
     column: str
@@ -39,7 +39,7 @@ class TextIndex:
 
 
 def new_session(index_bytes: int, metadata_bytes: int) -> Any:
-    """What Lance holds of indexes and files from one opening of a dataset to the next, up to so many bytes."""
+    """A Lance session: its caches of indexes and file metadata, of these sizes, outlive a single opened dataset."""
     import lance
 
     return lance.Session(  # type: ignore[attr-defined]
@@ -48,9 +48,9 @@ def new_session(index_bytes: int, metadata_bytes: int) -> Any:
 
 
 def open_dataset(store: ObjectStore, key: str = "", version: int | None = None, session: Any = None) -> Any:
-    """The Lance dataset at a place of the store. Raises DataLoss if there is none, Transient.
+    """The Lance dataset at a key of the store. Raises DataLoss if there is none, Transient.
 
-    Where a power cut damaged the base's newest manifests it is the newest version that can be read, see
+    If a power cut damaged the base's newest manifests, this opens the newest readable version, see
     `connectors.lance.base.damage`.
     """
     import lance
@@ -95,9 +95,9 @@ def write_dataset(
     indexes: Sequence[TextIndex],
     file_version: str,
 ) -> None:
-    """A dataset of one fragment with these field ids, its key sidecar and full-text indexes; durable at the end.
+    """Write a dataset of one fragment with these field ids, its key sidecar and full-text indexes. Durable on return.
 
-    The place must be new. A crash leaves a folder that nothing names. Raises Transient.
+    The key must be new. A crash leaves a folder that nothing names. Raises Transient.
     """
     uri, options = store.locate(key)
     try:
@@ -109,7 +109,7 @@ def write_dataset(
     except (OSError, ValueError, RuntimeError) as error:
         what = "Writing an SSTable failed."
         raise native_error(what, error, Transient, store=store.uri, key=key) from without_secrets(error)
-    # Lance never syncs: before the WAL behind a dataset may go, its files and folders must be on disk.
+    # Lance never syncs: before WAL entries may be deleted, the files and folders of their SSTable must be on disk.
     sync_tree(store, key)
 
 
@@ -120,7 +120,7 @@ def scan_dataset(
     batch_rows: int | None = None,
     fragments: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a dataset, or of some of its fragments, in order, read as they are asked for."""
+    """The batches of a dataset, or of some of its fragments, in order, read lazily."""
     with reading("A Lance dataset could not be read.", uri=dataset.uri):
         scanner = dataset.scanner(
             fragments=None if fragments is None else [dataset.get_fragment(one) for one in fragments],
@@ -134,7 +134,7 @@ def scan_dataset(
 
 
 def dataset_in_memory(rows: pa.Table, indexes: Sequence[TextIndex] = ()) -> Any:
-    """The rows as a Lance dataset that lives in this process alone, so that Lance can filter or search them."""
+    """The rows as a Lance dataset in this process's memory, so that Lance can filter or search them."""
     import lance
 
     dataset = lance.write_dataset(aligned(rows), f"memory://{uuid.uuid4().hex}")
@@ -144,7 +144,7 @@ def dataset_in_memory(rows: pa.Table, indexes: Sequence[TextIndex] = ()) -> Any:
 
 
 def _written(uri: str, rows: pa.Table, ids: Sequence[int], file_version: str, options: Mapping[str, str] | None) -> Any:
-    """Lance numbers new columns itself; other ids are set by a projection onto a schema that has them."""
+    """Lance numbers new columns itself, so a projection onto a schema with other ids sets these."""
     import lance
 
     settings: dict[str, Any] = {
@@ -161,16 +161,18 @@ def _written(uri: str, rows: pa.Table, ids: Sequence[int], file_version: str, op
 
 
 def _parameters(details: Mapping[str, Any]) -> dict[str, Any]:
-    """As create_scalar_index takes them back; the granularity is an enum there and has one value for plain columns.
+    """The parameters as create_scalar_index takes them, without the granularity: it is an enum there, and has one
+    value for plain columns.
 
-    No limit of a word's length is a value of its own. Stop words of one's own are not told here by Lance.
+    For `max_token_length` None is a value: no limit. Lance does not return custom stop words here.
     """
     kept = {name: value for name, value in details.items() if value is not None or name == "max_token_length"}
     return {name: value for name, value in kept.items() if name != "document_granularity"}
 
 
 def _write_key_sidecar(store: ObjectStore, key: str, keys: pa.Table) -> None:
-    """Native's writer of it takes no storage options: for a store that needs them it writes here, and we upload."""
+    """Native's writer takes no storage options: for a store that needs them it writes to a local folder, which we
+    upload."""
     from lance import lance as native
 
     write = native._write_pk_sidecar  # type: ignore[attr-defined]
@@ -181,6 +183,6 @@ def _write_key_sidecar(store: ObjectStore, key: str, keys: pa.Table) -> None:
     with tempfile.TemporaryDirectory(prefix="headgate-") as folder:
         write(folder, keys.to_reader(), keys.column_names)
         for path in sorted(Path(folder).rglob("*.lance")):
-            # The folder is this call's own: what is there is ours, after a lost response.
+            # No other call writes to this folder: an existing object is ours, and its response was lost.
             with suppress(AlreadyExists):
                 store.put_if_absent(f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())

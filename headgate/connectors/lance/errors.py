@@ -1,8 +1,8 @@
-"""What an error of pylance means here, where it names what the operating system or the store said.
+"""Maps errors of pylance to headgate's, by what their text says of the operating system or the store.
 
-Native has one class for everything that a store refuses. The number that Rust prints behind it, "(os error 28)", and
-how its client for objects tells of a connection or of a busy server are the only facts there are: they tell a full
-disk, a forbidden one and a store that is away from a dataset that is missing or damaged.
+Native has one class for every store error. Only the text differs: the number that Rust prints, "(os error 28)", and its
+object client's words for a broken connection or a busy server. They distinguish a full disk, missing permission and an
+unreachable store from a dataset that is missing or damaged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ E = TypeVar("E", bound=HeadgateError)
 
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 _AWAY = re.compile(r"HTTP error: |non-2xx status code: (?:429|5\d\d)\b")
-"""A connection that broke or was not taken, a request that took too long, a server that is busy or failed."""
+"""A broken or refused connection, a request that timed out, a server that is busy or failed."""
 
 _DAMAGED = re.compile(r"LanceError\(IO\)|LanceError\(Arrow\): Io error")
-"""A file that is missing, empty or cut."""
+"""A missing, empty or truncated file."""
 
 
 def native_error(what: str, error: BaseException, otherwise: type[E], **where: Any) -> HeadgateError:
-    """StoreFull or PermissionDenied, with the reason in its sentence, Transient if the store was away, by what the text
-    tells; `otherwise` if it tells none of them.
+    """The error to raise, by the text of native's: StoreFull or PermissionDenied with the reason in the sentence,
+    Transient if the store was unreachable, else `otherwise`.
 
     Raise it from `without_secrets(error)`.
     """
@@ -42,13 +42,16 @@ def native_error(what: str, error: BaseException, otherwise: type[E], **where: A
 
 @contextmanager
 def reading(what: str, **where: Any) -> Iterator[None]:
-    """What native meets while it reads is an error of ours: as `native_error`, otherwise StoreError."""
+    """Raises native's read errors as `native_error` does, otherwise as StoreError.
+
+    A ValueError about the query itself is raised unchanged.
+    """
     try:
         yield
     except OSError as error:
         raise native_error(what, error, StoreError, **where) from without_secrets(error)
     except ValueError as error:
-        # So pyarrow calls all that ends a stream of batches; what is wrong with the question is raised as it is.
+        # pyarrow raises ValueError for everything that ends a stream of batches. Errors of the query stay as they are.
         if _DAMAGED.search(str(error)) is not None and not is_away(error):
             raise native_error(what, error, StoreError, **where) from without_secrets(error)
         if not is_away(error):
@@ -57,5 +60,5 @@ def reading(what: str, **where: Any) -> Iterator[None]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the store did not answer, or not now."""
+    """True if the store did not answer, or was busy or failing."""
     return _AWAY.search(str(error)) is not None

@@ -1,8 +1,7 @@
-"""Lance schemas with field ids of one's choice.
+"""Lance schemas with chosen field ids.
 
-Lance numbers the columns of a new dataset 0, 1, 2 …; a table that had columns dropped
-or added has other numbers, and whoever reads by number must find the same ones beside it.
-A number that was given once is never given again.
+Lance numbers the columns of a new dataset 0, 1, 2 …. A table with dropped or added columns has other field ids, and its
+SSTables and entries must use the same ones. A field id is never reused.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ def numbered_schema(schema: pa.Schema, field_ids: Sequence[int]) -> Any:
 
 
 def highest_field_id(dataset: Any) -> int:
-    """The highest number that Lance knows of, in its columns or data files: what it would continue counting from."""
+    """The highest field id in the dataset's columns or data files, from which Lance would continue counting."""
     columns = (_Field.FromString(data).id for data in _parts(dataset.lance_schema)[1:])
     files = (max(file.fields, default=-1) for one in dataset.get_fragments() for file in one.metadata.files)
     return int(max([-1, *columns, *files]))
 
 
 def add_numbered(dataset: Any, column: pa.Field, above: int) -> None:
-    """Add a column, null in all rows, whose numbers are above `above` and above those that Lance knows of.
+    """Add a column, null in all rows, whose field ids are above `above` and above those in the dataset.
 
-    Lance by itself gives a dropped column's number to the next one, unless a data file of the base has it: entries and
-    SSTables that carry values under that number would show them in the new column.
+    Lance by itself reuses a dropped column's id unless a data file of the base has it: the new column would then show
+    values that entries and SSTables still carry under that id.
     """
     import lance
     from lance.schema import LanceSchema
@@ -49,7 +48,7 @@ def add_numbered(dataset: Any, column: pa.Field, above: int) -> None:
 
 
 def _parts(schema: Any) -> tuple[Any, ...]:
-    """What Lance pickles of a schema: its metadata, then each field as a message, depth first."""
+    """A schema as Lance pickles it: its metadata, then each field as a message, depth first."""
     parts: tuple[Any, ...] = schema.__reduce__()[1]
     return parts
 
@@ -68,4 +67,4 @@ def _is_id_alone(field: pa.Field) -> bool:
 
 
 _Field = message_classes({"Field": "id=3:i32 parent_id=4:i32"})["Field"]
-"""Lance's message for a field, id and parent alone; protobuf carries the rest along."""
+"""Lance's message for a field, with only id and parent described; protobuf keeps the other fields."""

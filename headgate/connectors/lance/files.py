@@ -1,8 +1,7 @@
-"""Single Lance files through the objects port: what the end of one says, and a small one as bytes.
+"""Reads the end of a Lance file through the objects port, and makes a small file as bytes.
 
-A Lance file ends in a table of contents and a footer, so that its row count and its schema's
-metadata are read without pylance, from any store, in one or two ranges. Bytes that are no Lance
-file, however damaged, are Corrupt and nothing else.
+A Lance file ends in a table of contents and a footer. They have its row count and its schema's metadata, which are read
+without pylance, from any store, in a few ranges. Any invalid bytes raise Corrupt and no other error.
 """
 
 from __future__ import annotations
@@ -21,24 +20,25 @@ from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt
 
 FILE_VERSION = "2.2"
-"""Of the small files written here: the one in which Lance writes its own index files."""
+"""Version of the small files written here: the one that Lance uses for its own index files."""
 
 _FOOTER = struct.Struct("<QQQIIHH4s")
-"""Where column metadata, its offsets and the buffer table start; how many buffers and columns; version; magic."""
+"""Offsets of the column metadata, its offset table and the buffer table; number of buffers and columns; version;
+magic."""
 _BUFFER = struct.Struct("<QQ")
 _TAIL = 64 << 10
-"""Bytes read at first: the end of a file of some hundred columns fits."""
+"""Bytes of the first read: enough for the end of a file with some hundred columns."""
 
 Fetch = Callable[[int, int], "bytes | memoryview"]
 
 
 @dataclass(frozen=True, slots=True)
 class FileEnd:
-    """What the end of a Lance file tells."""
+    """The facts in the end of a Lance file."""
 
     rows: int
     metadata: Mapping[str, str]
-    """Of its schema."""
+    """The schema's metadata."""
 
 
 def end_of(data: bytes | memoryview) -> FileEnd:
@@ -47,7 +47,7 @@ def end_of(data: bytes | memoryview) -> FileEnd:
 
 
 def read_end(store: ObjectStore, key: str, size: int) -> FileEnd:
-    """The end of a stored file of that size. Raises NotFound, Corrupt."""
+    """The end of a stored file with that size. Raises NotFound, Corrupt."""
     start = max(0, size - _TAIL)
     tail = bytes(store.get_range(key, start, size - start))
 
@@ -64,7 +64,7 @@ def read_end(store: ObjectStore, key: str, size: int) -> FileEnd:
 
 
 def small_file(batch: pa.RecordBatch, metadata: Mapping[str, str]) -> bytes:
-    """A Lance file with these rows, and this metadata in its schema. Made by pylance in a temporary folder."""
+    """The bytes of a Lance file with these rows and this schema metadata. pylance writes it to a temporary folder."""
     from lance.file import LanceFileWriter
 
     with tempfile.TemporaryDirectory(prefix="headgate-") as folder:
@@ -108,4 +108,4 @@ _FileDescriptor = message_classes(
         "FileDescriptor": "schema=1:Schema length=2:u64",
     }
 )["FileDescriptor"]
-"""The few fields of Lance's FileDescriptor that matter here."""
+"""Lance's FileDescriptor, with only the fields that are needed here."""

@@ -1,11 +1,11 @@
-"""Filters as Lance takes them: SQL text, or an Arrow expression, which pylance hands over as Substrait.
+"""Checks and applies filters: SQL text, or an Arrow expression, which pylance passes on as Substrait.
 
 Promises:
-1. A filter goes to Lance alone, as it was given. Base, SSTables and rows in memory take and refuse the same ones.
-2. A text is one expression. Lance reads one from the start of a text and ignores the rest: of `1=1) or (1=1` the `or`,
-   of `id = 1 limit 1` the limit.
-3. It names columns of the table only. Lance's own ones, such as `_rowid`, differ from layer to layer.
-4. Lance's reason is in the message, and its error is the cause.
+1. Only Lance evaluates a filter, and unchanged. Base, SSTables and rows in memory accept and reject the same filters.
+2. A text must be one expression. Lance parses one from the start of a text and ignores the rest: in `1=1) or (1=1` it
+   ignores the `or`, in `id = 1 limit 1` the limit.
+3. A filter must name only columns of the table. Lance's own, such as `_rowid`, differ from layer to layer.
+4. The message has Lance's reason, and Lance's error is the cause.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from headgate.errors import InvalidInput
 Filter: TypeAlias = str | pc.Expression
 
 _ENCLOSED = ("({}\n)", "CAST({}\n AS BOOLEAN)")
-"""A text that fits both ends where its first expression ends: after a shorter one `)` would have to follow here, and
-`AS` there. The line break ends a comment."""
+"""A text that is valid in both is one expression: after a shorter expression, the first would need `)` next and the
+second `AS`. The line break ends a comment."""
 
 _OWN_COLUMNS = re.compile(r"_row(?:id|addr|offset|_created_at_version|_last_updated_at_version)", re.IGNORECASE)
 """Columns that every Lance scan knows."""
 
 _ON_A_ROW = "Error applying filter expression"
-"""So Lance says that an expression fails on a value, such as a division by zero; the class is pyarrow's for all."""
+"""In Lance's error if an expression fails on a value, such as a division by zero; the class does not show it."""
 
 _SHOWN = 300
-"""Characters of a filter, and of a reason, in a message."""
+"""Maximum characters of a filter, and of a reason, in a message."""
 
 _PLACE = re.compile(r",? ?/\S+\.rs:\d+:\d+")
-"""Where in Lance's own source an error arose."""
+"""A location in Lance's source."""
 
 
 def check_filter(schema: pa.Schema, filter: Filter) -> None:
-    """Refuse a filter before the first row is read. Raises InvalidInput."""
+    """Check a filter before the first row is read. Raises InvalidInput."""
     if not isinstance(filter, str | pc.Expression):
         raise InvalidInput(f"A filter must be SQL text or a pyarrow.compute.Expression, got {type(filter).__name__}.")
     empty = dataset_in_memory(schema.empty_table())
     try:
         empty.to_table(filter=filter)
         if isinstance(filter, str) and _OWN_COLUMNS.search(filter):
-            # An expression for a new column is planned over the table's columns alone.
+            # Lance plans an expression for a new column over the table's columns only.
             empty.add_columns({f"c{uuid.uuid4().hex}": filter})
     except (ValueError, OSError, RuntimeError) as error:
         raise InvalidInput(f"Lance rejects the filter {_shown(filter)}: {_reason(error)}") from without_secrets(error)
@@ -63,7 +63,7 @@ def check_filter(schema: pa.Schema, filter: Filter) -> None:
 
 
 def filtered(rows: pa.Table, filter: Filter | None) -> pa.Table:
-    """Rows in memory, judged by Lance itself. The filter was checked."""
+    """The rows in memory that pass the filter, which Lance evaluates. The caller has checked the filter."""
     if filter is None or not rows.num_rows:
         return rows
     with applying(filter):
@@ -72,7 +72,7 @@ def filtered(rows: pa.Table, filter: Filter | None) -> pa.Table:
 
 @contextmanager
 def applying(filter: Filter | None) -> Iterator[None]:
-    """A filter that fails on a value of some row is an error of the call: InvalidInput."""
+    """Raises InvalidInput if the filter fails on a value of some row."""
     try:
         yield
     except ValueError as error:

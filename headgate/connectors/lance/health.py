@@ -1,7 +1,7 @@
-"""True if a Lance dataset can be read, told instead of raised. Imports pylance only when called (fork safety).
+"""Checks whether a Lance dataset can be read; returns faults instead of raising them.
 
-Lance keeps no checksums: a missing or cut file, a page that cannot be decoded and a wrong row count are found, a
-flipped value is not.
+Lance stores no checksums: this finds a missing or truncated file, a page that cannot be decoded and a wrong row count,
+but not a flipped value. Imports pylance only when called (fork safety).
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.errors import HeadgateError, Transient
 
 BATCH_ROWS = 8192
-"""Rows read at once: memory is bounded by a few of these."""
+"""Rows per batch: memory is bounded by a few batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetHealth:
-    """What reading a dataset showed."""
+    """The result of a check."""
 
     fault: str | None
-    """Why it cannot be read, as Lance says it."""
+    """Why the dataset cannot be read, in Lance's words; None if it can."""
     physical_rows: int = 0
     """Rows in its files, deleted ones included."""
     missing_indexes: tuple[str, ...] = ()
-    """Indexes that it names and whose files are gone."""
+    """Indexes whose files are missing."""
 
 
 def look_over(store: ObjectStore, key: str = "", version: int | None = None) -> DatasetHealth:
-    """Open it, and let Lance look at every file's footer and every deletion file. Reads no rows."""
+    """Open the dataset, and let Lance check every file's footer and every deletion file. Reads no rows.
+
+    Raises Transient if the store does not answer.
+    """
     return _guarded(store, key, version, lambda dataset: dataset.validate())
 
 
 def read_through(store: ObjectStore, key: str = "") -> DatasetHealth:
-    """The same, and decode every row."""
+    """Like `look_over`, and decode every row."""
 
     def read(dataset: Any) -> None:
         dataset.validate()
@@ -59,7 +62,7 @@ def _guarded(store: ObjectStore, key: str, version: int | None, read: Any) -> Da
         return DatasetHealth(_reason(error.__cause__) if error.__cause__ is not None else error.what)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # native code that panics raises what is no Exception
+    except BaseException as error:  # a panic of native code is not an Exception
         if is_away(error):
             raise Transient("Reading a Lance dataset failed.", store=store.uri, key=key or None) from without_secrets(
                 error
@@ -72,7 +75,7 @@ def _guarded(store: ObjectStore, key: str, version: int | None, read: Any) -> Da
 
 
 def _own_indexes(dataset: Any) -> Iterator[tuple[str, list[str]]]:
-    """Names and folders. Lance's own bookkeeping has no files, and a shallow clone's lie elsewhere."""
+    """Names and folders of indexes. Lance's system indexes have no files, and a shallow clone's may be elsewhere."""
     for index in dataset.describe_indices():
         folders = [str(segment.uuid) for segment in index.segments if segment.base_id is None]
         if not index.name.startswith("__lance"):
@@ -85,7 +88,7 @@ def _has_files(store: ObjectStore, key: str, index: str) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Native's text without the places in its own source, which follow commas."""
+    """Native's text without its source locations, which follow commas."""
     parts = [part for part in str(error).strip().split(", ") if ".rs:" not in part]
     text = ", ".join(parts).rstrip(".") or type(error).__name__
     return text[:300] + "."

@@ -1,7 +1,7 @@
-"""Indexes of a Lance dataset, of texts or vectors: how they stand, one segment built, segments committed.
+"""Full-text and vector indexes of a Lance dataset: describes them, builds one segment, commits segments.
 
-Imports pylance only when called (fork safety). What native leaves unguarded is guarded by the callers
-in `search`: this only says what is there and does what it is told.
+Imports pylance only when called (fork safety). The callers in `search` guard against races that native does not guard
+against; this module does not.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class Fragment:
     """One fragment of the base."""
 
     rows: int
-    """Those that are not deleted."""
+    """Rows that are not deleted."""
     files: tuple[str, ...]
-    """What holds the column's values: other files, other values."""
+    """The files with the column's values: if they differ, the values may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLook:
-    """One segment as a version of the base names it."""
+    """One segment, as a version of the base describes it."""
 
     index_id: uuid.UUID
     fragments: frozenset[int]
-    """Those it covers, among them such as are gone."""
+    """The fragments it covers, including ones that no longer exist."""
     elsewhere: bool
-    """True if its files lie in another dataset, of which this one is a shallow clone."""
+    """True if its files are in the dataset of which this one is a shallow clone."""
     dataset_version: int
     nbytes: int
 
@@ -52,7 +52,7 @@ class IndexLook:
     fragments: Mapping[int, Fragment]
     segments: tuple[SegmentLook, ...]
     parameters: Mapping[str, Any] | None
-    """As native takes them back. None where the column has no index."""
+    """The parameters as native takes them. None if the column has no index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class NativeSegment:
     index_id: uuid.UUID
     fragments: tuple[int, ...]
     files: Mapping[str, int]
-    """Names in its folder, with their sizes."""
+    """File names in its folder, with their sizes."""
     fields: tuple[int, ...]
     dataset_version: int
     index_version: int
@@ -70,19 +70,19 @@ class NativeSegment:
 
 
 Found: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""Of each index by its name: the column, and parameters."""
+"""Column and parameters of each index, by name."""
 
 Find: TypeAlias = Callable[[Any], Found]
-"""Finds the indexes of one kind that a dataset has."""
+"""Finds a dataset's indexes of one kind."""
 
 
 def text_parameters(dataset: Any) -> Found:
-    """The full-text indexes."""
+    """The full-text indexes of a dataset."""
     return {index.name: (index.column, index.parameters) for index in text_indexes(dataset)}
 
 
 def vector_parameters(dataset: Any) -> Found:
-    """The vector indexes: their type, and what they measure."""
+    """The vector indexes of a dataset: their type and metric."""
     found = {}
     for index in dataset.describe_indices():
         if index.index_type.upper().startswith("IVF_"):
@@ -92,10 +92,9 @@ def vector_parameters(dataset: Any) -> Found:
 
 
 def look_index(store: ObjectStore, column: str, name: str, find: Find = text_parameters) -> IndexLook:
-    """The column's index as it is now: the one it has of those that `find` finds, else one of that name that is to be
-    made.
+    """The column's index as it is now: the existing one of those that `find` finds, else a new one of that name.
 
-    Raises InvalidInput for a column that is not there, or a name that another index has. DataLoss, StoreError.
+    Raises InvalidInput if the column does not exist or another index has the name. DataLoss, StoreError.
     """
     dataset = open_dataset(store)
     fields = {field.name(): field.id() for field in dataset.lance_schema.fields()}
@@ -119,7 +118,7 @@ def look_index(store: ObjectStore, column: str, name: str, find: Find = text_par
 
 
 def check_parameters(store: ObjectStore, column: str, parameters: Mapping[str, Any]) -> None:
-    """Raises InvalidInput if native refuses such an index, found out in memory: nothing is written."""
+    """Raises InvalidInput if native rejects such an index. This tries it in memory and writes nothing."""
     import lance
 
     field = open_dataset(store).schema.field(column)
@@ -143,9 +142,9 @@ def build_segment(
     index_id: uuid.UUID,
     index_type: str = "INVERTED",
 ) -> NativeSegment:
-    """Index these fragments of one version into a new folder, texts into its staging. Nothing names it yet.
+    """Index these fragments of one version into a new folder, texts into its staging. No version names it yet.
 
-    Raises Transient if Lance fails, DataLoss if the version is gone.
+    Raises Transient if Lance fails, DataLoss if the version is missing.
     """
     dataset = open_dataset(store, version=version)
     try:
@@ -175,9 +174,9 @@ def build_segment(
 def commit_segments(
     store: ObjectStore, name: str, added: Sequence[NativeSegment], removed: Sequence[uuid.UUID], version: int
 ) -> bool:
-    """Add and remove segments of one index, as seen at `version`. False: another change came first; look again.
+    """Add and remove segments of one index, as seen at `version`. False if another commit came first: look again.
 
-    Raises StoreError if it is unknown whether they were committed.
+    Raises StoreError if it is unknown whether the commit landed.
     """
     from lance import LanceDataset, LanceOperation
     from lance.commit import CommitConflictError
@@ -198,7 +197,7 @@ def commit_segments(
         )
         for one in added
     ]
-    # Native finds what to remove by its id alone.
+    # Native finds the segments to remove by their id alone.
     old = [
         Index(uuid=str(one), name=name, fields=fields, dataset_version=version, fragment_ids=set(), index_version=0)  # type: ignore[arg-type]
         for one in removed

@@ -1,5 +1,5 @@
-"""Lance's own log. It calls the MemWAL of every table an index without fields, with each search and merge: an error
-that is none, on the terminal of whoever looks on.
+"""Lance's own log. On each search and merge it logs the MemWAL of every table as an index without fields: a false
+error, which would appear on the user's terminal.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ SETTING = "warn,lance::index=off"
 
 
 def quiet_lance() -> None:
-    """Unless somebody has set the log. Counts only before Lance is first imported in this process."""
+    """Turn off that message, unless LANCE_LOG is set. Has no effect after the process has imported Lance."""
     os.environ.setdefault("LANCE_LOG", SETTING)

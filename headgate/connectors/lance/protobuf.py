@@ -1,4 +1,4 @@
-"""Native Lance's protobuf messages, described in code: only those, and only the fields, that we read or write."""
+"""Native Lance's protobuf messages, described in code: only the messages and fields that headgate reads or writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGE = "lance.table"
 def message_classes(messages: Mapping[str, str]) -> dict[str, Any]:
     """A class per message. Fields are `name=number:type`, with `?` for optional and `*` for repeated.
 
-    In a pool of their own: another package in this process may register Lance's.
+    They have a descriptor pool of their own: another package in this process may register Lance's messages.
     """
     kind_of = descriptor_pb2.FieldDescriptorProto
     kinds = {"u32": kind_of.TYPE_UINT32, "u64": kind_of.TYPE_UINT64, "i32": kind_of.TYPE_INT32}

@@ -1,8 +1,8 @@
-"""Where the makers of index segments and garbage collection meet (R20): names, relative to the table's root.
+"""Object names, relative to the table's root, by which builders of index segments and garbage collection agree (R20).
 
-An *intent* says, before the first byte, that a segment is being made by headgate. The *outcome* is a slot that its
-maker takes before it commits the segment, and garbage collection before it deletes it. Segments have random ids, so
-that no slot is ever used again.
+A builder puts an *intent* before a segment's first byte. The *outcome* is a slot: the builder takes it before it
+commits the segment, garbage collection before it deletes the segment, and only one of them can. Segments have random
+ids, so no slot is ever used again.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _KEY = re.compile(re.escape(ROOT) + r"(?P<segment>[0-9a-f-]{36})/(?P<what>intent
 
 
 def intent(segment: UUID | str) -> str:
-    """The object that says that the segment is being made."""
+    """The object that says that the segment is being built."""
     return f"{ROOT}{segment}/intent"
 
 
 def outcome(segment: UUID | str) -> str:
-    """The slot: committed by its maker, or deleted by a collection."""
+    """The slot: whether the builder may commit the segment or garbage collection may delete it."""
     return f"{ROOT}{segment}/outcome"
 
 
 def segment_of(key: str) -> str | None:
-    """The segment that a listed key is about; None for a stray."""
+    """The segment that a listed key belongs to; None for a stray object."""
     match = _KEY.fullmatch(key)
     return None if match is None else match["segment"]
 
 
 def intended(key: str) -> str | None:
-    """The segment whose intent this is; None for anything else."""
+    """The segment whose intent this key is; None for any other key."""
     match = _KEY.fullmatch(key)
     return match["segment"] if match is not None and match["what"] == "intent" else None

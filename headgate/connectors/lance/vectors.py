@@ -1,7 +1,7 @@
-"""Vector indexes of a Lance dataset: how many partitions, their centroids and codebook, trained or read again.
+"""Models of vector indexes of a Lance dataset: trains them, or reads them from a segment.
 
-A *model* is what a segment is built by: the centroids of its partitions and, of IVF_PQ, the codebook. Native keeps both
-in each segment, also in one that it rewrote, so that they are read from any of them. Imports pylance only when called.
+A *model* holds the centroids of the partitions and, for IVF_PQ, the codebook. Segments are built with it. Native stores
+it in each segment, also in one that it rewrote, so any segment will do. Imports pylance only when called.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from headgate.connectors.objects import ObjectStore, scrubbed, without_secrets
 from headgate.errors import Corrupt, InvalidInput, Transient
 
 CODES = 256
-"""Of a codebook: each part of a vector is stored as the nearest of so many."""
+"""Codes of a codebook: each part of a vector is stored as the nearest code."""
 
 SAMPLE = 256
-"""Vectors of a sample for each centroid, as native has it; fewer where there are fewer."""
+"""Sampled vectors per centroid, native's default; fewer if there are fewer vectors."""
 
 SAMPLE_BYTES = 512 << 20
-"""A sample for many centroids is kept to this, down to LEAST_SAMPLE for each."""
+"""Maximum bytes of a sample, but at least LEAST_SAMPLE vectors per centroid."""
 
 LEAST_SAMPLE = 40
 
 GRAPH_ROWS = 1 << 20
-"""Rows of a partition of IVF_HNSW_SQ: a graph finds its way among many."""
+"""Rows per partition of IVF_HNSW_SQ: the graph searches many rows quickly."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What segments that belong together are built by."""
+    """The centroids, and for IVF_PQ the codebook, that all segments of an index share."""
 
     centroids: pa.FixedSizeListArray
     codebook: pa.FixedSizeListArray | None
 
 
 def partitions_for(index_type: str, vectors: int) -> int:
-    """How many partitions so many vectors should have."""
+    """The number of partitions for so many vectors."""
     return max(1, vectors // GRAPH_ROWS if "HNSW" in index_type else math.isqrt(vectors))
 
 
 def parts_of(dimension: int) -> int:
-    """How many parts of a vector have a code each: at least eight where there are so many numbers, and of at most eight
-    numbers each; more where that does not come out even.
+    """The number of sub-vectors with a code each: at least eight if the dimension allows, of at most eight numbers
+    each, and a divisor of the dimension.
     """
     least = max(-(-dimension // 8), min(dimension, 8))
     return next(parts for parts in range(least, dimension + 1) if dimension % parts == 0)
 
 
 def count_vectors(store: ObjectStore, version: int, column: str) -> int:
-    """The rows of one version that have a vector. Reads the column where it may be null."""
+    """The number of rows of one version that have a vector. Reads the column if it is nullable."""
     dataset = open_dataset(store, version=version)
     if not dataset.schema.field(column).nullable:
         return int(dataset.count_rows())
@@ -69,7 +69,7 @@ def count_vectors(store: ObjectStore, version: int, column: str) -> int:
 
 
 def train(store: ObjectStore, version: int, column: str, metric: str, index_type: str) -> Model:
-    """A model by a sample of one version's vectors. Raises InvalidInput if too few can be measured, Transient."""
+    """Train a model with a sample of one version's vectors. Raises InvalidInput if too few are valid, Transient."""
     from lance.indices import IndicesBuilder
 
     vectors = count_vectors(store, version, column)
@@ -98,7 +98,7 @@ def train(store: ObjectStore, version: int, column: str, metric: str, index_type
 
 
 def build_arguments(index_type: str, metric: str, model: Model) -> dict[str, Any]:
-    """What native takes to build a segment by a model."""
+    """Native's arguments for building a segment with a model."""
     chosen: dict[str, Any] = {"metric": metric, "ivf_centroids": model.centroids}
     chosen["num_partitions"] = len(model.centroids)
     if "PQ" in index_type:
@@ -107,7 +107,7 @@ def build_arguments(index_type: str, metric: str, model: Model) -> dict[str, Any
 
 
 def read_model(uri: str, options: Mapping[str, str]) -> Model:
-    """The model of the segment in a folder. Raises DataLoss if its files are gone, Corrupt."""
+    """The model of the segment in a folder. Raises DataLoss if its files are missing, Corrupt."""
     ivf = _ivf(uri, options)
     centroids = _numbers(ivf.centroids_tensor, uri)
     auxiliary = open_file(f"{uri}/auxiliary.idx", options, None)
@@ -119,7 +119,7 @@ def read_model(uri: str, options: Mapping[str, str]) -> Model:
 
 
 def partition_count(uri: str, options: Mapping[str, str]) -> int:
-    """How many partitions the segment in a folder has. Raises as `read_model` does."""
+    """The number of partitions of the segment in a folder. Raises as `read_model` does."""
     return int(_ivf(uri, options).centroids_tensor.shape[0])
 
 

@@ -19,7 +19,7 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 
 
 def open_store(uri: str, storage_options: Mapping[str, object] | None = None) -> ObjectStore:
-    """The store at a path, file://, s3:// or memory:// URI, with retries. Opens, connects and writes nothing.
+    """The store at a path, file://, s3:// or memory:// URI, with retries. Does not connect, and writes nothing.
 
     Storage options are those of S3 under Lance's names; other stores ignore them. Options named `wal.…` are for the WAL
     store, see `wal_options`. Raises InvalidInput for any other scheme and for an unknown option.

@@ -1,10 +1,10 @@
-"""Everything that headgate deletes from a store: the kinds, the rule of each, and the one place that does it.
+"""The kinds of objects that headgate deletes from a store, the rule of each, and the only code that deletes.
 
 Promises:
-1. Nothing is deleted whose kind is not listed here. Nothing else in the package calls a store's `delete`.
-2. Deleting is idempotent: a missing object is fine.
+1. Only objects of the kinds listed here are deleted. Nothing else in the package calls a store's `delete`.
+2. Deleting is idempotent: a missing object is not an error.
 
-This module checks nothing: the caller has applied the rule. A dry run simply does not call it.
+This module checks no rule: the caller must have applied it. A dry run does not call this module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When objects of a kind may be deleted, and the modules that delete them or leave it to garbage collection."""
+    """When objects of a kind may be deleted, and the modules that may delete them."""
 
     why: str
     callers: tuple[str, ...]
@@ -140,18 +140,18 @@ _log = logging.getLogger(__name__)
 
 
 def delete(store: ObjectStore, key: str, kind: Kind) -> None:
-    """Delete one object, not synced: a power cut may bring it back. Raises the store's errors."""
+    """Delete one object. The delete is not synced: a power cut may bring the object back. Raises the store's errors."""
     verb = store.delete_temporary if kind == "temporary" else store.delete
     delete_by(partial(verb, key), store, key, kind)
 
 
 def delete_all(store: ObjectStore, keys: Iterable[str], kind: Kind) -> None:
-    """Many at once, in no order. Raises the first error after all were tried."""
+    """Delete objects in parallel, in no order. Raises the first error after all were tried."""
     parallel.each("delete", lambda key: delete(store, key, kind), keys)
 
 
 def delete_by(call: Callable[[], T], store: ObjectStore, what: str, kind: Kind) -> T:
-    """The same by a call of Lance's own, which knows the objects."""
+    """Delete by a call, usually of Lance's, which chooses the objects itself."""
     step(f"delete {kind}")
     done = call()
     _log.debug("deleted %s %s of %s", kind, what, store.uri)

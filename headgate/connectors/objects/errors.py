@@ -1,10 +1,10 @@
-"""The one table from what a file system or obstore raises to this package's errors.
+"""Maps errors of file systems and of obstore to this package's errors.
 
-- Unlisted errnos (EIO, ESTALE, ENOMEM, EBUSY ...) are Transient: the outcome is unknown,
-  and a new try is safe because it starts from a new file.
-- obstore has one kind, GenericError, for a 400, 416, 429, 5xx, a refused connection and a timeout.
-  They are all Transient; a lasting 400 therefore ends as a Transient with the answer in its cause.
-- obstore has one kind, AlreadyExistsError, for 409 and 412; the S3 store tells them apart by HEAD.
+- Unlisted errnos (EIO, ESTALE, ENOMEM, EBUSY …) become Transient: the outcome is unknown, and a retry is safe because
+  it starts with a new file.
+- obstore raises GenericError for a 400, 416, 429, 5xx, a refused connection and a timeout. All become Transient, even a
+  permanent 400; the cause has the response.
+- obstore raises AlreadyExistsError for both 409 and 412; the S3 store tells them apart by a HEAD.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ OS_ERRORS: ErrorTable = {
 }
 
 REASON_CHARS = 400
-"""Longest reason in a message; the cause has the whole text."""
+"""Maximum length of the reason in a message; the cause has the whole text."""
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-"""No object has that name, though a folder or a file in place of a folder may."""
+"""No object has that name. A folder may have it, or a file may be in the place of a folder."""
 READS: ErrorTable = dict.fromkeys(ABSENT, NotFound)
-"""For verbs that look for an object."""
+"""For operations that read an object."""
 PUTS: ErrorTable = {errno.ENOENT: Transient}
-"""For verbs that make the folder first: it was removed meanwhile, and a retry makes it again."""
+"""For operations that create the folder first: it was removed meanwhile, and a retry creates it again."""
 
 
 @contextmanager
 def os_errors(verb: str, store: str, key: str, special: ErrorTable | None = None) -> Iterator[None]:
-    """Raise what an OSError means here, with the OSError as its cause. `special` goes before OS_ERRORS."""
+    """Raise this package's error for an OSError, which becomes its cause. `special` takes precedence over OS_ERRORS."""
     try:
         yield
     except OSError as error:
@@ -88,10 +88,10 @@ def _obstore_errors() -> tuple[tuple[type[BaseException], type[HeadgateError]], 
 
 
 def obstore_error(error: Exception, verb: str, store: str, key: str) -> HeadgateError:
-    """What an error of obstore means here, its cause being a copy of it without credentials.
+    """This package's error for an error of obstore; its cause is a copy without credentials.
 
-    Raise it outside the except block, otherwise Python attaches the original text again.
-    An error that obstore is not known to raise is raised as it is.
+    Raise it outside the except block, otherwise Python attaches the original error again. An unknown error is raised
+    here, unchanged.
     """
     for raised, kind in _obstore_errors():
         if isinstance(error, raised):
@@ -103,7 +103,7 @@ def obstore_error(error: Exception, verb: str, store: str, key: str) -> Headgate
 
 
 def _reason(text: str) -> str:
-    """What obstore says, as the end of one sentence: its first line, where the request's address and retries are."""
+    """The first line of obstore's text, as the end of a sentence; it has the request's address and the retries."""
     line = " ".join((text.strip().splitlines() or [""])[0].split())
     line = line if len(line) <= REASON_CHARS else line[: REASON_CHARS - 1] + "…"
     return (line or "no reason was given").rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""Operating system calls of the local store: complete writes, complete reads, synced directories."""
+"""System calls of the local store: complete writes, complete reads, synced directories."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 _MOST_PARTS = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
-"""How many buffers one writev takes; POSIX promises 16."""
+"""Maximum buffers of one writev; POSIX guarantees 16."""
 _COPY_STEP = 8 << 20
-"""Bytes a copy holds in memory at a time: large enough to stream, small beside an entry."""
+"""Bytes that a copy holds in memory at a time."""
 _KERNEL_STEP = 1 << 30
-"""Bytes the kernel is asked to copy at a time; it may do less."""
+"""Bytes that one call asks the kernel to copy; it may copy fewer."""
 _NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF, errno.EPERM))
-"""It does not copy between these: file systems of two kinds, or one that does not know how."""
+"""Errors if the kernel cannot copy between two files: different file systems, or one without support."""
 
 
 def open_folder(path: str) -> int:
@@ -44,7 +44,7 @@ def make_synced(path: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(path)
     except FileExistsError:
-        # A root that was there before us may lie in a directory that we may pass but not read.
+        # The parent of an existing root may permit traversal but not reading.
         with suppress(PermissionError):
             sync_path(parent)
         return
@@ -52,7 +52,7 @@ def make_synced(path: str) -> None:
 
 
 def write(file: int, buffers: Sequence[memoryview]) -> None:
-    """Write all bytes, also with partial writes."""
+    """Write all bytes, even if single writes are partial."""
     pending = [part for part in buffers if part.nbytes]
     pending.reverse()
     while pending:
@@ -74,7 +74,7 @@ def read(file: int, start: int, length: int) -> memoryview:
 
 
 def copy_all(source: int, target: int) -> None:
-    """Every byte; by the kernel alone where both files lie in places that it can copy between."""
+    """Copy every byte, inside the kernel if it can copy between the two files."""
     position = _copied_by_kernel(source, target) if hasattr(os, "copy_file_range") else 0
     while part := os.pread(source, _COPY_STEP, position):
         write(target, [memoryview(part)])
@@ -82,7 +82,7 @@ def copy_all(source: int, target: int) -> None:
 
 
 def _copied_by_kernel(source: int, target: int) -> int:
-    """How many bytes it copied: all, or those before it refused."""
+    """The number of bytes copied: all, or those before the kernel failed."""
     position = 0
     try:
         while copied := os.copy_file_range(source, target, _KERNEL_STEP, position):

@@ -10,7 +10,7 @@ from headgate.retry import Retry
 
 
 class FolderStore(StoreOver):
-    """All operations are the inner store's, below the folder; so are the counters."""
+    """Passes operations to the inner store, below the folder, and shares its counters."""
 
     def __init__(self, inner: ObjectStore, folder: str) -> None:
         self._prefix = checked_key(folder) + "/"
@@ -35,11 +35,11 @@ class FolderStore(StoreOver):
         return self._own(self._inner.head(self._prefix + checked_key(key)))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As the inner store does, keys relative to the folder."""
+        """As the inner store, with keys relative to the folder."""
         return map(self._own, self._inner.list(self._prefix + checked_folder(prefix)))
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """As the inner store does, relative to the folder."""
+        """As the inner store, relative to the folder."""
         return (key.removeprefix(self._prefix) for key in self._inner.list_keys(self._prefix + checked_folder(prefix)))
 
     def any_below(self, prefix: str) -> bool:
@@ -63,7 +63,7 @@ class FolderStore(StoreOver):
         return self._inner.locate(self._prefix + checked_key(key) if key else self._prefix.rstrip("/"))
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
-        """The folder of the inner store under that policy."""
+        """The same folder of the inner store with that policy."""
         inner = self._inner.retrying(retry)
         return self if inner is self._inner else FolderStore(inner, self._prefix.rstrip("/"))
 

@@ -1,10 +1,9 @@
 """Objects as files below one directory, safe against power loss.
 
-A put writes the bytes into a file that has no name in the target directory, syncs
-it, links it under its name and syncs the directory. A name therefore never shows
-a torn object, and a put that returned is on disk. Where the file system has
-nameless files (O_TMPFILE) a crash leaves nothing behind; elsewhere it may leave
-a file below `_headgate/tmp/`, which no verb shows and garbage collection removes.
+A put writes the bytes to a nameless file in the target directory, syncs it, links it under its name and syncs the
+directory. So a name never refers to a torn object, and a put that returned is on disk. If the file system supports
+nameless files (O_TMPFILE), a crash leaves nothing behind; otherwise it may leave a file below `_headgate/tmp/`, which
+no read or LIST returns and garbage collection removes.
 
 Deletes are not synced: a power loss may bring back a deleted file.
 """
@@ -42,7 +41,7 @@ class LocalStore(ObjectStore):
     """A directory given as a path or a file:// URI. Created at the first put, with its parents."""
 
     nameless_files: ClassVar[bool] = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
-    """True if puts may use O_TMPFILE; an instance turns it off where its file system refuses."""
+    """True if puts may use O_TMPFILE; an instance stops using it if its file system does not support it."""
 
     def __init__(self, uri: str) -> None:
         self._root = _path_of(uri)
@@ -72,8 +71,8 @@ class LocalStore(ObjectStore):
                     with self._staged(lambda file: write(file, buffers)) as path:
                         os.link(path, name, dst_dir_fd=folder)
             except FileExistsError as error:
-                # The object there may be our own, from a try whose directory sync failed: what the
-                # caller recognises as its own must be as durable as a put that returned.
+                # The existing object may be our own, from a try whose directory sync failed. The caller may
+                # recognise it as its own, so it must be as durable as after a successful put.
                 os.fsync(folder)
                 if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                     raise InvalidInput("A folder has the object's name.", store=self.uri, key=key) from error
@@ -88,7 +87,7 @@ class LocalStore(ObjectStore):
             self._replace(key, lambda file: write(file, buffers))
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """Copy an object, replacing `dst`, as durable as a put. The kernel copies where both are local."""
+        """Copy an object, replacing `dst`; durable like a put. If both stores are local, the kernel copies."""
         target = dst_store or self
         if not isinstance(target, LocalStore):
             target.put_overwrite(dst, self.get(src))
@@ -125,7 +124,7 @@ class LocalStore(ObjectStore):
         return self._seen(prefix)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """The same without a look at each file."""
+        """The keys of `list`, without a stat of each file."""
         checked_folder(prefix)
         self._count("list")
         return (key for key, _ in self._walk(prefix))
@@ -135,7 +134,7 @@ class LocalStore(ObjectStore):
         return True
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """Names of the folders right below that hold an object; an empty directory is no folder."""
+        """Names of the folders directly below that hold an object; an empty directory does not count."""
         checked_folder(prefix)
         self._count("list")
         for entry in self._entries(prefix):
@@ -143,7 +142,7 @@ class LocalStore(ObjectStore):
                 yield entry.name
 
     def delete(self, key: str) -> None:
-        """Remove the object. One that is missing is fine."""
+        """Remove the object. A missing object is not an error."""
         path = self._path(key)
         self._count("delete")
         with os_errors("delete", self.uri, key):
@@ -154,7 +153,7 @@ class LocalStore(ObjectStore):
                     raise
 
     def temporaries(self) -> Iterator[ObjectInfo]:
-        """Files below `_headgate/tmp/`: only where the file system has no nameless files."""
+        """Files below `_headgate/tmp/`: only if the file system does not support nameless files."""
         self._count("list")
         folder = os.path.join(self._root, TEMPORARY)
         with suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -163,7 +162,7 @@ class LocalStore(ObjectStore):
                     yield _info(entry.name, entry.stat())
 
     def delete_temporary(self, key: str) -> None:
-        """Remove one of them. One that is missing is fine."""
+        """Remove a temporary file. A missing file is not an error."""
         self._count("delete")
         if "/" in checked_key(key):
             raise InvalidInput(f"{key[:200]!r} is not a temporary file.", store=self.uri)
@@ -190,7 +189,7 @@ class LocalStore(ObjectStore):
 
     @contextmanager
     def _folder_of(self, key: str) -> Iterator[tuple[int, str]]:
-        """The open directory of the object, made and synced into its parents, and the name in it."""
+        """The open directory of the object, created and synced with its parents, and the name in it."""
         path, name = os.path.split(self._path(key))
         if path not in self._synced_folders:
             self._make_folder(path)
@@ -206,9 +205,9 @@ class LocalStore(ObjectStore):
             os.close(folder)
 
     def _make_folder(self, path: str) -> None:
-        """Make the directory and sync its name, and those of its parents up to the root.
+        """Create the directory and sync its name, and those of its parents up to the root.
 
-        Also where they exist: another process may have made them and not have synced them yet.
+        Existing ones are synced too: another process may have created them without a sync yet.
         """
         if path in self._synced_folders:
             return
@@ -220,7 +219,7 @@ class LocalStore(ObjectStore):
     # -- temporary files -------------------------------------------------------
 
     def _link_nameless(self, buffers: Sequence[memoryview], folder: int, name: str) -> bool:
-        """Write, sync and link a nameless file. False, and nothing done, where there are none."""
+        """Write, sync and link a nameless file. False, with nothing done, if these are not supported."""
         if not self.nameless_files or self._refused_nameless:
             return False
         try:
@@ -228,7 +227,7 @@ class LocalStore(ObjectStore):
         except OSError as error:
             if error.errno not in _NO_NAMELESS_FILES:
                 raise
-            # A directory that was just removed answers ENOENT too; that says nothing of the file system.
+            # A directory that was just removed also gives ENOENT, which says nothing about the file system.
             self._refused_nameless = error.errno != errno.ENOENT
             return False
         try:
@@ -241,7 +240,7 @@ class LocalStore(ObjectStore):
 
     @contextmanager
     def _staged(self, fill: Callable[[int], None]) -> Iterator[str]:
-        """The path of a filled and synced temporary file, gone afterwards."""
+        """The path of a filled and synced temporary file, which is deleted afterwards."""
         folder = os.path.join(self._root, TEMPORARY)
         path = os.path.join(folder, uuid.uuid4().hex)
         try:

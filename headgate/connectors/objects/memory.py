@@ -1,7 +1,7 @@
 """Objects in the memory of this process, for tests and examples.
 
-`memory://name` is one store per name: every instance of that name, and every
-unpickled one in the same process, sees the same objects. Nothing outlives the process.
+All instances of one `memory://name` in a process, unpickled ones too, share the same objects. Nothing outlives the
+process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Stored:
 class _Contents:
     objects: dict[str, _Stored] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    """Sorted, so that a LIST looks at no more than it shows."""
+    """Sorted, so that a LIST visits only the keys that it returns."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, name: str, stored: _Stored) -> None:
@@ -74,7 +74,7 @@ class MemoryStore(ObjectStore):
 
     @staticmethod
     def drop(name: str) -> None:
-        """Forget every object of `memory://name`. A name that is unknown is fine."""
+        """Delete every object of `memory://name`. An unknown name is not an error."""
         _by_name.pop(name, None)
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
@@ -113,20 +113,20 @@ class MemoryStore(ObjectStore):
         return ObjectInfo(key, len(stored.data), stored.modified)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the folder, deep, as it was at the call."""
+        """Every object below the folder, recursively, as of the call."""
         checked_folder(prefix)
         self._count("list")
         return iter(self._below(prefix))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """Names of the folders right below."""
+        """Names of the folders directly below."""
         checked_folder(prefix)
         self._count("list")
         rests = (info.key.removeprefix(prefix) for info in self._below(prefix))
         return iter(sorted({rest.partition("/")[0] for rest in rests if "/" in rest}))
 
     def delete(self, key: str) -> None:
-        """Remove the object. One that is missing is fine."""
+        """Remove the object. A missing object is not an error."""
         full = self._full(key)
         self._count("delete")
         with self._contents.lock:

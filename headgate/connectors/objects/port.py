@@ -1,20 +1,20 @@
-"""The port through which everything else reaches an object store.
+"""The interface through which the rest of the package uses an object store.
 
-Contract, for every store and checked by one abstract suite:
+Every store keeps this contract, and one abstract test suite checks it:
 
-1. `put_if_absent` stores the whole object or nothing, and of any number of callers exactly one succeeds; the others get
+1. `put_if_absent` stores the whole object or nothing. Of any number of callers exactly one succeeds; the others get
    AlreadyExists. AlreadyExists may also mean the caller's own earlier try whose response was lost: compare ids.
-2. When a put returns, the object survives a crash of anything; on local disk a power loss too. This holds for puts of
-   this port: Lance's own writes are durable on every store except a local disk, where `connectors.lance.base.synced`
-   syncs them.
+2. When a put returns, the object survives any crash; on local disk a power loss too. This holds for puts of this
+   interface: Lance's own writes are durable on every store except a local disk, where
+   `connectors.lance.base.synced` syncs them.
 3. `get`, `head` and `list` see every object whose put has returned.
 4. Keys are relative to the root, use '/', and never leave it.
-5. What `get` returns begins at a multiple of 8 in memory, as Arrow's own files do: Lance ends with a panic where rows
-   lie elsewhere.
-6. Nothing is opened, connected or imported natively before the first operation, so that a store may be pickled, and
-   made before a fork and used after it.
-7. A store sends each request once. What raises Transient is repeated by the `RetryingStore` around it, and nowhere
-   else; `open_store` gives one.
+5. The bytes that `get` returns are aligned to 8 bytes in memory, as Arrow's own files are: Lance panics on rows that
+   are not.
+6. Before the first operation a store opens nothing, connects to nothing and imports no native code. So it may be
+   pickled, and made before a fork and used after it.
+7. A store sends each request once. Only the `RetryingStore` around it repeats what raises Transient; `open_store`
+   returns one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Bytes: TypeAlias = bytes | memoryview | pa.Buffer
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object as head and list show it. `modified` is the store's clock."""
+    """One object, as head and list return it. `modified` is by the store's clock."""
 
     key: str
     size: int
@@ -54,7 +54,7 @@ class ObjectStore(ABC):
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        """Where the root is, without credentials: fit for logs and errors."""
+        """The root's URI without credentials, for logs and errors."""
         self._operations: Counter[str] = Counter()
         self._counter_lock = threading.Lock()
 
@@ -65,7 +65,7 @@ class ObjectStore(ABC):
         """Store the object if the name is free. Raises AlreadyExists, Transient, StoreFull, PermissionDenied."""
 
     def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """`put_if_absent` in one request, even if this store repeats what fails."""
+        """`put_if_absent` in one request, even if this store retries."""
         self.put_if_absent(key, data)
 
     @abstractmethod
@@ -86,55 +86,55 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with the folder `prefix` ('' or ending in '/'), deep, in no order."""
+        """Every object whose key starts with the folder `prefix` ('' or ending in '/'), recursively, in no order."""
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """Only the keys of `list`: on a disk that is much cheaper."""
+        """Only the keys of `list`: on local disk this is much cheaper."""
         return (info.key for info in self.list(prefix))
 
     def any_below(self, prefix: str) -> bool:
-        """True if the folder holds an object. One request, however many there are."""
+        """True if the folder holds an object. One request, however many objects there are."""
         return next(self.list_keys(prefix), None) is not None
 
     @abstractmethod
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """Names of the folders right below the folder `prefix`, without '/'."""
+        """Names of the folders directly below the folder `prefix`, without '/'."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove the object. One that is missing is fine."""
+        """Remove the object. A missing object is not an error."""
 
     @abstractmethod
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """Copy an object, replacing `dst`; the source is kept. Server-side where both are on one S3 endpoint."""
+        """Copy an object, replacing `dst`; the source is kept. On the server if both are in one S3 bucket."""
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """URI and storage options with which pylance reaches the same folder. Raises InvalidInput if it cannot."""
+        """URI and storage options with which pylance opens the same folder. Raises InvalidInput if it cannot."""
         raise InvalidInput("Lance datasets cannot be kept in this kind of store.", store=self.uri, key=key)
 
     def temporaries(self) -> Iterator[ObjectInfo]:
-        """Files of interrupted puts, if this kind of store leaves any. No other operation shows them."""
+        """Files of interrupted puts, if this kind of store leaves any. No other operation returns them."""
         return iter(())
 
     def delete_temporary(self, key: str) -> None:
-        """Remove one of them. One that is missing is fine."""
+        """Remove a temporary file. A missing file is not an error."""
         raise InvalidInput("This kind of store leaves no temporaries.", store=self.uri, key=key)
 
     @property
     def places(self) -> Sequence[ObjectStore]:
-        """The stores that hold what `list` shows: itself, unless it looks into several."""
+        """The stores that hold the objects of `list`: this one, unless it combines several."""
         return (self,)
 
     @property
     def is_near(self) -> bool:
-        """True if requests are so fast that a thread costs more than it saves."""
+        """True if requests are so fast that threads cost more than they save."""
         return False
 
     # -- retrying ------------------------------------------------------------
 
     @property
     def retry(self) -> Retry:
-        """The policy by which this store repeats what raises Transient."""
+        """The policy by which this store retries operations that raise Transient."""
         return Retry(attempts=0)
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
@@ -147,11 +147,11 @@ class ObjectStore(ABC):
 
     @property
     def counting(self) -> ObjectStore:
-        """The store that counts the requests of this one: itself, or the one that it is a folder of."""
+        """The store that counts this one's requests: itself, or the store that it passes them to."""
         return self
 
     def operations(self) -> Mapping[str, int]:
-        """Requests of this instance by verb: "put", "get", "head", "list", "delete", "copy"."""
+        """Requests of this instance by operation: "put", "get", "head", "list", "delete", "copy"."""
         with self._counter_lock:
             return dict(self._operations)
 
@@ -164,7 +164,7 @@ class ObjectStore(ABC):
         with self._counter_lock:
             self._operations[verb] += times
 
-    # -- pickling: counters and locks stay behind ------------------------------
+    # -- pickling: without counters and locks ----------------------------------
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
@@ -181,7 +181,7 @@ class ObjectStore(ABC):
 
 
 class StoreOver(ObjectStore):
-    """A store that passes its operations on to another one; requests and counters are the other's."""
+    """A store that passes its operations to another one and shares its counters."""
 
     def __init__(self, inner: ObjectStore, uri: str) -> None:
         super().__init__(uri)
@@ -207,7 +207,7 @@ class StoreOver(ObjectStore):
 
 
 def checked_key(key: str) -> str:
-    """The key itself if it stays below the root and every store can hold it. Raises InvalidInput."""
+    """Returns the key if it stays below the root and every store can hold it. Raises InvalidInput."""
     if not key or not _NO_NAMES.isdisjoint(key.split("/")) or _CONTROL.search(key) is not None or not _is_utf8(key):
         raise InvalidInput(
             f"Invalid object name {key[:200]!r}: it is empty, absolute, has an empty, '.' or '..' part, a "
@@ -217,7 +217,7 @@ def checked_key(key: str) -> str:
 
 
 def checked_folder(prefix: str) -> str:
-    """The folder prefix itself if it is '' or a key followed by '/'. Raises InvalidInput."""
+    """Returns the folder prefix if it is '' or a key followed by '/'. Raises InvalidInput."""
     if prefix:
         if not prefix.endswith("/"):
             raise InvalidInput(f"The folder {prefix[:200]!r} must end in '/'.")

@@ -11,10 +11,10 @@ from headgate.retry import Retry
 
 
 class ReadOnlyStore(StoreOver):
-    """Reads are the inner store's, and so are the counters; every write raises InvalidInput."""
+    """Passes reads to the inner store and shares its counters; every write raises InvalidInput."""
 
     def __init__(self, inner: ObjectStore, why: str) -> None:
-        """`why` is one sentence: what was opened for reading only."""
+        """`why` is one sentence that says what was opened for reading only."""
         super().__init__(inner, inner.uri)
         self._why = why
 
@@ -52,13 +52,13 @@ class ReadOnlyStore(StoreOver):
         self._refuse(key)
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """To another store as the inner store does; raises InvalidInput within this one."""
+        """Copies to another store as the inner store does; raises InvalidInput within this one."""
         if dst_store is None or dst_store is self:
             self._refuse(dst)
         self._inner.copy(src, dst, dst_store)
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
-        """The inner store under that policy, for reading only."""
+        """The inner store with that policy, for reading only."""
         inner = self._inner.retrying(retry)
         return self if inner is self._inner else ReadOnlyStore(inner, self._why)
 

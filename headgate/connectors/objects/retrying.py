@@ -9,12 +9,12 @@ from headgate.retry import Retry
 
 
 class RetryingStore(StoreOver):
-    """All operations are the inner store's, retried by the policy while they raise Transient; the counters are the
-    inner store's.
+    """Passes operations to the inner store, and retries them by the policy while they raise Transient. Shares the inner
+    store's counters.
 
-    A retried put may meet its own earlier try, see AlreadyExists in the port. `put_once` is not retried: it is for
-    callers that pause themselves, because something else may end their wait. They use the same policy, so that one name
-    sees at most one policy's tries.
+    A retried put may find its own earlier try, see AlreadyExists in the port. `put_once` is not retried: it is for
+    callers that retry themselves, because something else may end their wait. They use the same policy, so one name
+    gets at most the tries of one policy.
     """
 
     def __init__(self, inner: ObjectStore, retry: Retry = Retry()) -> None:  # noqa: B008
@@ -26,15 +26,15 @@ class RetryingStore(StoreOver):
         return self._retry
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
-        """The same store under another policy. Never a policy inside a policy."""
+        """The same store with another policy. Policies are never nested."""
         return self if retry in (None, self._retry) else self._inner.retrying(retry)
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """Repeated: AlreadyExists may mean an earlier try of this call."""
+        """Retried: AlreadyExists may mean an earlier try of this call."""
         self._retry.run(lambda: self._inner.put_if_absent(key, data))
 
     def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """One request."""
+        """One request, not retried."""
         self._inner.put_once(key, data)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
@@ -50,15 +50,15 @@ class RetryingStore(StoreOver):
         return self._retry.run(lambda: self._inner.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Repeated as a whole, so that it is in memory when this returns."""
+        """Retried as a whole: the complete list is in memory when this returns."""
         return iter(self._retry.run(lambda: [*self._inner.list(prefix)]))
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """Repeated as a whole."""
+        """Retried as a whole."""
         return iter(self._retry.run(lambda: [*self._inner.list_keys(prefix)]))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """Repeated as a whole."""
+        """Retried as a whole."""
         return iter(self._retry.run(lambda: [*self._inner.list_folders(prefix)]))
 
     def any_below(self, prefix: str) -> bool:
@@ -69,7 +69,7 @@ class RetryingStore(StoreOver):
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
         target = dst_store._inner if isinstance(dst_store, RetryingStore) else dst_store
-        if target is not None and target.retry.attempts:  # a view of stores that repeat by themselves
+        if target is not None and target.retry.attempts:  # a view of stores that retry by themselves
             return target.put_overwrite(dst, self.get(src))
         self._retry.run(lambda: self._inner.copy(src, dst, target))
 
@@ -77,7 +77,7 @@ class RetryingStore(StoreOver):
         return self._inner.locate(key)
 
     def temporaries(self) -> Iterator[ObjectInfo]:
-        """Repeated as a whole."""
+        """Retried as a whole."""
         return iter(self._retry.run(lambda: [*self._inner.temporaries()]))
 
     def delete_temporary(self, key: str) -> None:
@@ -85,5 +85,5 @@ class RetryingStore(StoreOver):
 
     @property
     def places(self) -> Sequence[ObjectStore]:
-        """The inner store's, under the same policy."""
+        """The inner store's, with the same policy."""
         return tuple(place.retrying(self._retry) for place in self._inner.places)

@@ -1,7 +1,7 @@
-"""What no message may show: every credential that this process was given, and what servers repeat of them.
+"""Removes credentials from messages: every credential that this process was given, and what servers repeat of them.
 
-Credentials are remembered in memory when options are checked and when a profile gives new ones, so that a text that
-comes from somewhere else (pylance, a server's answer) can be blotted out without knowing whose options it was.
+Credentials are kept in memory when options are checked and when a profile gives new ones. So they can be removed from
+text of other origin (pylance, a server's response) without knowing whose options it was.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 _KEPT = 256
-"""Credentials that are remembered: keys that are renewed for years must not fill the memory."""
+"""Maximum number of credentials kept: keys that are renewed for years must not fill the memory."""
 _SHORTEST = 4
-"""Anything shorter is a placeholder of a test and would blot out ordinary text."""
+"""Shorter ones are test placeholders; removing them would damage ordinary text."""
 _ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)(?:[^/?#@:\s]*:[^?\s]*@|[^/?#@\s]*@)")
 _REPEATED = re.compile(r"<(AWSAccessKeyId|Token-0)>[^<]*<")
-"""Where S3 repeats the key or the token that it refuses."""
+"""S3 repeats a rejected key or token here."""
 
 _known: OrderedDict[str, None] = OrderedDict()
 _lock = threading.Lock()
 
 
 def remember(secrets: Iterable[str | None]) -> None:
-    """From now on no text of `scrubbed` shows these."""
+    """From now on `scrubbed` removes these."""
     with _lock:
         for secret in secrets:
             if secret and len(secret) >= _SHORTEST:
@@ -37,14 +37,14 @@ def remember(secrets: Iterable[str | None]) -> None:
 
 
 def redact(uri: str) -> str:
-    """The URI without user, password and query string: fit for logs and errors. Paths stay as they are."""
+    """The URI without user, password and query string, for logs and errors. Plain paths stay unchanged."""
     if "://" not in uri:
         return uri
     return _USER.sub(r"\1", uri).partition("?")[0]
 
 
 def scrubbed(text: str) -> str:
-    """The text with every known credential, and every user and password in a URI, blotted out."""
+    """The text without known credentials, and without users and passwords in URIs."""
     with _lock:
         known = [*_known]
     known += [value for name in _ENVIRONMENT if len(value := os.environ.get(name, "")) >= _SHORTEST]
@@ -55,7 +55,7 @@ def scrubbed(text: str) -> str:
 
 
 def without_secrets(error: BaseException) -> BaseException:
-    """The error, to be named as a cause: a copy without credentials where its text shows one."""
+    """The error, for use as a cause: a copy without credentials if its text contains one."""
     text = str(error)
     if (clean := scrubbed(text)) == text:
         return error

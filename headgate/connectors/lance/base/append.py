@@ -1,16 +1,16 @@
-"""Appending rows of SSTables to a base without a key exactly once, whoever dies or comes late (R14).
+"""Appends rows of SSTables to a base without a key exactly once, even if processes crash or a late one wakes up (R14).
 
-A base with a key has native's own guard, the mark that merge-insert sets; an append has none. So:
+On a base with a key, merge-insert sets a mark that guards against doing it twice; an append has none. So:
 
-1. `intend` notes in the base's configuration, per shard, which generations a try would append, in which data files,
-   and the version it was checked against.
-2. `append` commits the files as a whole new list of fragments, which Lance lets through only if no other change of
-   rows came since the version that was checked. So of all tries for a generation one lands at most.
-3. `finish` notes the generation as taken in.
+1. `intend` writes a note into the base's configuration: per shard, which generations this try would append, in which
+   data files, and the version it was checked against.
+2. `append` commits the files as a whole new list of fragments. Lance accepts it only if no other commit changed rows
+   since the version that was checked. So at most one try for a generation lands.
+3. `finish` marks the generation as contained in the base.
 
-Whoever reads a version of the base sees by it alone what it has taken in (`appended_marks`): a try has landed where
-the version holds one of its files, or where a version since the note carries the try's id (someone may have rewritten
-the files). A version that can no longer be read means that it is unknown: Poisoned, never a guess.
+A version of the base alone tells readers what it contains (`appended_marks`): a try has landed if the version holds
+one of its files, or if a version since the note carries the try's id (compaction may have rewritten the files). If
+such a version can no longer be read, the answer is unknown: this raises Poisoned and never guesses.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -37,10 +37,10 @@ PREFIX = "headgate.appended."
 """With the shard's id, the base's configuration key for its progress."""
 
 TRY_ID = "headgate.append_id"
-"""The property of the transaction that appends."""
+"""The transaction property that holds the try's id."""
 
 TRIES = 8
-"""Each lost try means that somebody else changed the base in between; more would be a war."""
+"""A try fails if another process changed the base meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,18 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class AppendProgress:
-    """What the base says of one shard."""
+    """What the base's configuration notes about one shard."""
 
     done: int = 0
-    """The generation up to which everything is in the base."""
+    """All SSTables up to this generation are in the base."""
     since: int = 0
-    """No try had landed at this version of the base."""
+    """At this version of the base no try had landed."""
     tries: tuple[Try, ...] = ()
     """At most one of them ever lands."""
 
 
 class BaseMoved(Transient):
-    """The base has taken in other SSTables than the caller knows, or has other columns: plan again."""
+    """Other SSTables were compacted into the base than the caller knows, or its columns changed: plan again."""
 
     next_step = "plan the compaction again; nothing was changed"
 
@@ -73,14 +73,14 @@ class BaseMoved(Transient):
         super().__init__(what, **fields)
 
 
-# -- what a version has taken in -----------------------------------------------------
+# -- what a version contains ---------------------------------------------------------
 
 
 def appended_marks(dataset: Any, shards: Collection[UUID] | None = None) -> Mapping[UUID, int]:
-    """Per shard (of those given) the highest generation that this version has taken in. Reads nothing unless a try is
-    unfinished. (A clone carries the notes of its parent's shards, which say nothing of its own.)
+    """Per given shard the highest generation that this version contains. Reads nothing unless a try is unfinished.
 
-    Raises Poisoned if it is no longer known, Corrupt.
+    (A clone carries the notes of its parent's shards, which do not concern its own.) Raises Poisoned if the answer is
+    no longer known, Corrupt.
     """
     marks = {}
     for shard, progress in progress_of(dataset).items():
@@ -91,7 +91,7 @@ def appended_marks(dataset: Any, shards: Collection[UUID] | None = None) -> Mapp
 
 
 def progress_of(dataset: Any) -> dict[UUID, AppendProgress]:
-    """What this version notes, per shard. Raises Corrupt."""
+    """The notes in this version's configuration, per shard. Raises Corrupt."""
     return {
         UUID(key.removeprefix(PREFIX)): _parsed(key, text)
         for key, text in dataset.config().items()
@@ -100,7 +100,7 @@ def progress_of(dataset: Any) -> dict[UUID, AppendProgress]:
 
 
 def landed(dataset: Any, progress: AppendProgress) -> Try | None:
-    """The try that this version contains; None where none has landed yet. Raises Poisoned."""
+    """The try whose rows this version contains; None if no try has landed. Raises Poisoned."""
     if not progress.tries:
         return None
     by_file = {file: one for one in progress.tries for file in one.files}
@@ -120,7 +120,7 @@ def landed(dataset: Any, progress: AppendProgress) -> Try | None:
 
 
 def write_fragments(dataset: Any, store: ObjectStore, batches: Iterable[pa.RecordBatch]) -> tuple[str, ...]:
-    """Rows as data files of the base that nothing names yet; each fragment as JSON. Raises Transient."""
+    """Write rows to data files that no version names yet. Returns each fragment as JSON. Raises Transient."""
     from lance.fragment import write_fragments as write
 
     options = store.locate()[1]
@@ -140,14 +140,14 @@ def write_fragments(dataset: Any, store: ObjectStore, batches: Iterable[pa.Recor
 
 
 def data_files(fragments: Sequence[str]) -> tuple[str, ...]:
-    """The names of their data files."""
+    """The names of the fragments' data files."""
     return tuple(file["path"] for text in fragments for file in json.loads(text)["files"])
 
 
 def intend(store: ObjectStore, above: Mapping[UUID, int], upto: Mapping[UUID, int], fragments: Sequence[str]) -> str:
-    """Note a try to append, per shard, the generations from `above` (not included) to `upto`. The try's id.
+    """Note a try to append, per shard, the generations from `above` (exclusive) to `upto`. Returns the try's id.
 
-    Raises BaseMoved if the base has taken in something else than `above`, Poisoned, Transient.
+    Raises BaseMoved if the base's marks differ from `above`, Poisoned, Transient.
     """
     own = uuid.uuid4().hex
     files = data_files(fragments)
@@ -160,7 +160,7 @@ def intend(store: ObjectStore, above: Mapping[UUID, int], upto: Mapping[UUID, in
         noted = {}
         for shard, generation in upto.items():
             before = progress.get(shard, AppendProgress())
-            # A try of somebody who stalls may still land: it stays until one has.
+            # A stalled process's try may still land: its note stays until one try has landed.
             waiting = () if landed(dataset, before) else before.tries
             tries = (*waiting, Try(own, generation, files))
             noted[shard] = AppendProgress(above.get(shard, 0), dataset.version, tries)
@@ -170,10 +170,10 @@ def intend(store: ObjectStore, above: Mapping[UUID, int], upto: Mapping[UUID, in
 
 
 def append(store: ObjectStore, own: str, upto: Mapping[UUID, int], fragments: Sequence[str]) -> None:
-    """Commit the files, unless this or another try has landed. Idempotent.
+    """Commit the files unless this try has landed already. Idempotent.
 
-    Raises BaseMoved if another try landed, or the columns changed since the files were written; Fenced if a successor
-    no longer knows this try; Poisoned, Transient.
+    Raises BaseMoved if another try landed or the columns changed since the files were written; Fenced if a successor
+    has removed this try's note; Poisoned, Transient.
     """
     import lance
 
@@ -203,13 +203,13 @@ def append(store: ObjectStore, own: str, upto: Mapping[UUID, int], fragments: Se
         try:
             lance.LanceDataset.commit(dataset, change, max_retries=0)
         except (OSError, ValueError, RuntimeError):
-            # A conflict, a failing store or a lost response: the base tells.
+            # A conflict, a failing store or a lost response: the next look at the base shows which.
             continue
     raise _contended(store)
 
 
 def finish(store: ObjectStore, upto: Mapping[UUID, int]) -> None:
-    """Note the generations as taken in, once they are. Idempotent. Raises Fenced, Transient."""
+    """Mark the generations as contained in the base, once they are. Idempotent. Raises Fenced, Transient."""
     for _ in range(TRIES):
         dataset = open_dataset(store)
         marks, progress = appended_marks(dataset, upto.keys()), progress_of(dataset)
@@ -221,7 +221,7 @@ def finish(store: ObjectStore, upto: Mapping[UUID, int]) -> None:
     raise _contended(store)
 
 
-# -- what the above is made of -----------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------
 
 
 def _note(store: ObjectStore, dataset: Any, noted: Mapping[UUID, AppendProgress]) -> bool:

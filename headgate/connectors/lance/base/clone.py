@@ -1,13 +1,13 @@
-"""Copies of a Lance dataset at one version, made by native Lance. Imports pylance only when called (fork safety).
+"""Clones a Lance dataset at one version with native Lance. Imports pylance only when called (fork safety).
 
 Promises:
-1. A clone is there whole or not at all: its one manifest is put last. What is there already is kept, if it is that.
-2. On local disk it is synced when the call returns; Lance itself never syncs.
+1. A clone is complete or absent: its one manifest is put last. A dataset that is there already is kept.
+2. On local disk the clone is synced when the call returns; Lance itself never syncs.
 
-Schema, configuration, indexes and MemWAL come along and the version number stays; tags and older versions do not
-(seen with pylance 14.0.2). A shallow clone reads the source's data files for as long as it lives.
+The clone keeps schema, configuration, indexes, MemWAL and the version number, but not tags and older versions (seen
+with pylance 14.0.2). A shallow clone reads the source's data files for as long as it exists.
 
-A deep clone of that pylance stumbles over what a build of an index left in `staging/`: it looks one folder above.
+A deep clone with that pylance fails on files that an index build left in `staging/`: it looks one folder above.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from headgate.errors import InvalidInput, PermissionDenied, StoreError
 
 
 def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep: bool) -> None:
-    """Make `target` a dataset of its own out of one version of `source`, unless there is a dataset already.
+    """Clone one version of `source` to `target`, unless `target` has a dataset already.
 
-    Which one that is, is for the caller to look at. Where a deep clone fails, leftovers in the folders of the source's
-    indexes are deleted, and it is made again. Raises DataLoss if the version is gone, StoreError.
+    The caller must check which dataset that is. If a deep clone fails, this deletes leftovers in the folders of the
+    source's indexes and tries again. Raises DataLoss if the version is missing, StoreError.
     """
     dataset = open_dataset(source, version=version)
     uri, options = target.locate()
     make = dataset.deep_clone if deep else dataset.shallow_clone
 
     def failure() -> Exception | None:
-        """Of a try, unless there is a dataset nevertheless."""
+        """Try once. Returns the error, or None if the dataset exists nevertheless."""
         try:
             make(uri, version, storage_options=options)
         except (OSError, ValueError, RuntimeError) as error:
@@ -51,9 +51,7 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
 
 
 def _without_leftovers(source: ObjectStore, dataset: Any) -> bool:
-    """Delete what a build has left in its folder inside an index that is committed. Returns whether there was
-    something.
-    """
+    """Delete files that builds left in folders inside committed indexes. True if there were any."""
     segments = [str(segment.uuid) for index in dataset.describe_indices() for segment in index.segments]
     folders = [
         f"_indices/{segment}/{name}" for segment in segments for name in source.list_folders(f"_indices/{segment}/")
@@ -72,7 +70,7 @@ def _without_leftovers(source: ObjectStore, dataset: Any) -> bool:
 
 
 def check_shallow(source: ObjectStore, target: ObjectStore) -> None:
-    """Raises InvalidInput if a shallow clone cannot be.
+    """Raises InvalidInput unless both stores are on the same disk or in the same bucket.
 
     From one bucket to another pylance 14.0.2 writes the clone's manifest into the source's bucket.
     """
@@ -86,6 +84,6 @@ def check_shallow(source: ObjectStore, target: ObjectStore) -> None:
 
 
 def _place(store: ObjectStore) -> str:
-    """The file system, or the bucket."""
+    """The bucket; empty for the local file system."""
     scheme, separator, rest = store.uri.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}" if separator else ""

@@ -1,22 +1,22 @@
-"""Versions and tags of a base that a power cut left damaged: found, and set aside.
+"""Finds versions and tags of a base that a power cut damaged, and sets them aside.
 
-A cut between Lance's commit and our sync leaves a newest manifest of 0 bytes, or one whose files are missing or cut.
-Lance then opens nothing, though every row that was acknowledged is in an older version, an SSTable or the WAL: nothing
-goes because the base has it before that version is marked as synced (`synced`). So what is damaged above the
-highest mark was never relied on. Names appear whole on a disk that did not lose power (Lance links what it has
-written), so damage is never somebody's work in progress.
+A power cut between Lance's commit and our sync leaves a newest manifest of 0 bytes, or one whose files are missing or
+truncated. Lance then cannot open the dataset, although every acknowledged row is in an older version, an SSTable or
+the WAL: nothing is deleted because the base has it before that version is marked as synced (`synced`). So nothing ever
+relied on a damaged version above the highest mark. Without a power cut, names appear only for complete files (Lance
+links what it has written), so damage is never another process's work in progress.
 
-The same is true of a tag that was not synced yet; Lance reads none at all where one cannot be read.
+The same is true of a tag that was not synced yet. If one tag is unreadable, Lance reads no tag at all.
 
 Promises:
-1. Only versions above the highest mark are set aside, and only where the newest whole one is marked or above it. A base
-   without any mark is left as it is: nobody knows what was relied on. A version that lacks nothing but files of indexes
-   is set aside only where no row goes with it.
-2. Nothing is deleted: a manifest (or tag) is renamed out of `_versions/` to `_headgate/<table id>/set_aside/`.
-3. One at a time: `_versions/` is locked from the judgement to the rename, so that a version that Lance has committed
-   anew under the same number is never taken for the damaged one.
+1. Only versions above the highest mark are set aside, and only if the newest intact version is marked or above the
+   mark. A base without any mark is left as it is: it is unknown what relied on it. A version that lacks only files of
+   indexes is set aside only if no row is lost with it.
+2. Nothing is deleted: a manifest (or tag) is renamed to `_headgate/<table id>/set_aside/`.
+3. One process at a time: `_versions/` is locked from the check to the rename, so that a version that Lance has
+   committed anew under the same number is never mistaken for the damaged one.
 
-Only on local disk: elsewhere nothing is looked at.
+Only on local disk: on other stores this does nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from headgate.connectors.objects.files import make_synced, open_folder, sync_pat
 from headgate.errors import Corrupt, DataLoss, NotFound, Transient
 
 LOCK_PATIENCE = 30.0
-"""Seconds that one waits for another who sets aside, which takes milliseconds."""
+"""Seconds to wait for another process that sets versions aside, which takes milliseconds."""
 
 _log = structlog.get_logger("headgate.connectors")
 
@@ -52,12 +52,12 @@ class Damaged:
     """A version, or a tag, that a power cut damaged."""
 
     kind: Literal["unreadable", "torn", "tag"]
-    """Of an unreadable version the manifest cannot be read: readers then use an older one by themselves. Of a torn one
-    other files are missing or cut.
+    """"unreadable": the manifest cannot be read, and readers use an older version by themselves. "torn": other files
+    are missing or truncated.
     """
     name: str
     path: str
-    """Of the manifest, or the tag."""
+    """Path of the manifest or the tag."""
     what: str
 
 
@@ -65,13 +65,13 @@ class Damaged:
 class _Judged:
     damaged: tuple[Damaged, ...]
     whole: int | None
-    """The newest version that is."""
+    """The newest intact version."""
     table_id: str | None
-    """Which it names."""
+    """The table's id in its configuration."""
 
 
 def damage(store: ObjectStore) -> tuple[Damaged, ...]:
-    """What `set_aside` would take, the newest first. Writes nothing."""
+    """What `set_aside` would set aside: versions from the newest down, then tags. Writes nothing."""
     root = local_root(store)
     if root is None:
         return ()
@@ -80,8 +80,8 @@ def damage(store: ObjectStore) -> tuple[Damaged, ...]:
 
 
 def newest_readable(store: ObjectStore) -> int | None:
-    """The version for readers where the newest manifests cannot be read; None where the newest one can be, or where
-    what cannot be read was on disk before: then rows may be lost, and nobody is shown less than there was.
+    """The version that readers use if the newest manifests are unreadable. None if the newest is readable, or if an
+    unreadable one was synced before: rows may then be lost, and no reader may silently get fewer rows.
     """
     root = local_root(store)
     if root is None:
@@ -103,9 +103,9 @@ def _readable(root: str) -> int | None:
 
 
 def settle_base(store: ObjectStore) -> tuple[Damaged, ...]:
-    """What every writer does first: set damaged versions aside, and let the newest one survive a power cut.
+    """Every writer calls this first: it sets damaged versions aside and makes the newest one durable.
 
-    A base that has lost more than that is an error of whoever reads it: rows can still be put.
+    If the base has lost more than that, only reading it raises an error: rows can still be put.
     Raises Transient, StoreError.
     """
     gone = set_aside(store)
@@ -117,7 +117,10 @@ def settle_base(store: ObjectStore) -> tuple[Damaged, ...]:
 
 
 def set_aside(store: ObjectStore) -> tuple[Damaged, ...]:
-    """Set damaged versions aside, and say which. Raises Transient if another holds the lock for long, StoreError."""
+    """Set damaged versions and tags aside. Returns them.
+
+    Raises Transient if another process holds the lock for too long, StoreError.
+    """
     root = local_root(store)
     if root is None or not damage(store):
         return ()
@@ -136,10 +139,10 @@ def set_aside(store: ObjectStore) -> tuple[Damaged, ...]:
 
 
 def set_aside_unborn(store: ObjectStore) -> None:
-    """The same for a table that is being made, whose base has no mark yet; it may have no whole version at all.
+    """Like `set_aside`, for a table that is being created: its base has no mark and may have no intact version.
 
-    A base of which any version was ever marked is left as it is, and so is one without any record of ours: making a
-    table puts its record before the first byte of its base, so that such a base is somebody else's.
+    A base with a marked version is left as it is, and so is one without a record of headgate's: creating a table puts
+    its record before the first byte of its base, so a base without one was not created by headgate.
     """
     root = local_root(store)
     if root is None:
@@ -159,11 +162,11 @@ def _ids(root: str) -> list[str]:
 
 
 def _judge(root: str, *, unborn: bool = False) -> _Judged:
-    """Newest first, down to the first version that is marked, or to the last where none is."""
+    """Check versions from the newest down to the first marked one; all of them if none is marked."""
     while True:
         listed = manifests(root)
         judged = _judged(root, listed, unborn)
-        # A version that looks damaged may just have been replaced and cleaned up.
+        # A version that looks damaged may have been replaced and cleaned up meanwhile.
         if not judged.damaged or next(iter(manifests(root)), None) == next(iter(listed)):
             return judged
 
@@ -174,7 +177,8 @@ def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
     table_id: str | None = None
     mark, known = 0, frozenset[str]()
     without_index: tuple[int, int, VersionFiles] | None = None
-    """The newest version that has all of its rows, though not of its indexes; and how many damaged ones are above."""
+    """The newest version with all files of its rows but not of its indexes, and the number of damaged versions above
+    it."""
     for version, path in listed.items():
         try:
             found = version_files(root, path)
@@ -203,7 +207,7 @@ def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
 
 
 def _tags(root: str) -> tuple[Damaged, ...]:
-    """Tags that cannot be read: Lance then reads none at all. That of a checkpoint that counts is synced."""
+    """Unreadable tags. With one of them Lance reads no tag at all. The tag of a valid checkpoint is synced."""
     folder = os.path.join(root, "_refs", "tags")
     found = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():

@@ -1,6 +1,6 @@
-"""Files of a base on local disk, and syncing them: Lance never does.
+"""Lists and syncs the files of a base on local disk: Lance never syncs.
 
-On other stores an object is durable when its put has returned, whoever put it; there `local_root` is None.
+On other stores an object is durable when its put returns, Lance's too; for these `local_root` is None.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from headgate.connectors.objects.files import sync_path
 from headgate.errors import InvalidInput
 
 FOLDERS = ("data", "_deletions", "_indices", "_transactions", "_versions")
-"""Of a Lance dataset."""
+"""Folders of a Lance dataset."""
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _LONG_NAME = 20
-"""Digits of today's names, which count down from 2**64 - 1; older ones are the version itself."""
+"""Digits of current file names, which count down from 2**64 - 1; older names are the version itself."""
 
 
 def local_root(store: ObjectStore) -> str | None:
-    """The directory of a store on local disk; None where the store is durable by itself, or nothing is there yet."""
+    """The directory of a store on local disk; None for other stores, or if the directory does not exist."""
     try:
         root, options = store.locate()
     except InvalidInput:
-        return None  # no store for Lance, hence no base
+        return None  # Lance cannot use this store, so it has no base
     return root if not options and os.path.isdir(root) else None
 
 
@@ -42,7 +42,7 @@ def version_of(name: str) -> int | None:
 
 
 def has_versions(store: ObjectStore) -> bool:
-    """True if there is a manifest, of whatever content, on any store. Lance's hint alone is no dataset."""
+    """True if the store has a manifest, valid or not. Lance's version hint alone is not a dataset."""
     return any(version_of(key.removeprefix("_versions/")) is not None for key in store.list_keys("_versions/"))
 
 
@@ -58,8 +58,8 @@ def manifests(root: str) -> Mapping[int, str]:
 
 
 def sync_files(paths: Iterable[str]) -> None:
-    """Sync files that may be gone by now, then the three folders above each: from a file of an index up to the
-    dataset, and from any other up to the folder that the dataset is in.
+    """Sync files, then the three folders above each: from an index file up to the dataset, and from any other file up
+    to the folder that contains the dataset. Skips files that no longer exist.
     """
     folders: set[str] = set()
     for path in paths:
@@ -68,14 +68,14 @@ def sync_files(paths: Iterable[str]) -> None:
                 path = os.path.dirname(path)
                 folders.add(path)
     for folder in sorted(folders, key=len, reverse=True):
-        # The dataset may lie in a directory that we may pass but not read.
+        # The dataset's parent directory may permit traversal but not reading.
         with suppress(PermissionError):
             sync_path(folder)
 
 
 def missing_files(store: ObjectStore, key: str, dataset: Any) -> list[str]:
-    """The data and deletion files that a dataset at `key` names and that are not there; those of a shallow clone's
-    source are not looked for. Two LISTs, or one where nothing was deleted.
+    """The data and deletion files that a dataset at `key` names but that are missing. Does not check files in a shallow
+    clone's source. Two LISTs, or one if no row was deleted.
     """
     under = f"{key}/" if key else ""
     named = set()
@@ -90,7 +90,7 @@ def missing_files(store: ObjectStore, key: str, dataset: Any) -> list[str]:
 
 
 def sync_data_files(store: ObjectStore, names: Iterable[str]) -> None:
-    """Sync data files by name, before a version names them."""
+    """Sync data files by name. Call it before a version names them."""
     root = local_root(store)
     if root is not None:
         with os_errors("sync", store.uri, "data/"):
@@ -98,7 +98,7 @@ def sync_data_files(store: ObjectStore, names: Iterable[str]) -> None:
 
 
 def sync_tree(store: ObjectStore, folder: str) -> None:
-    """Sync every file of a folder of a store on local disk, whoever wrote it, and the folders."""
+    """On local disk, sync every file below a folder, no matter which process wrote it, and the folders."""
     root = local_root(store)
     if root is not None:
         with os_errors("sync", store.uri, folder):

@@ -1,9 +1,9 @@
-"""The few facts of a base's manifest that pylance does not show: native's compacted marks, the last fragment id, and
-which files a version is made of.
+"""Reads facts from a base's manifest that pylance does not return: native's compacted marks, the last fragment id, and
+the files of a version.
 
-`mem_wal_index_details()` leaves the marks out. They stand in the index section of the dataset's manifest file, from
-where they are read here. Files are read from the manifest alone, without pylance: a version may be judged that Lance
-would not open.
+`mem_wal_index_details()` omits the marks, so they are read from the index section of the dataset's manifest file. The
+files of a version come from the manifest alone, without pylance, so that a version can be checked that Lance cannot
+open.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from headgate.errors import Corrupt, NotFound
 
 _MEM_WAL = "__lance_mem_wal"
 _MAX_SECTION = 1 << 30
-"""An index section above 1 GiB is a damaged length."""
+"""A longer index section means that its length is damaged."""
 _FOOTER = struct.Struct("<QHH4s")
-"""How a manifest file ends: where the manifest begins, two numbers of the format, and Lance's magic."""
+"""The end of a manifest file: the manifest's offset, two version numbers of the format, and Lance's magic."""
 _MAGIC = b"LANC"
 _DELETIONS = ("arrow", "bin")
-"""How files of deleted rows end, by kind."""
+"""File extensions of deletion files, by type."""
 
 
 @dataclass(frozen=True)
 class VersionFiles:
-    """One version of a base on local disk: what it is made of, by absolute path."""
+    """The files of one version of a base on local disk, by absolute path."""
 
     config: Mapping[str, str]
     rows: Mapping[str, int | None]
-    """Data files and files of deletes, with their size where the manifest tells it."""
+    """Data and deletion files, with their size if the manifest has it."""
     indexes: Mapping[str, int | None]
     transaction: str | None
-    """The file of the change that made it. Nobody needs it to read rows."""
+    """The file of the transaction that made this version. Reading rows does not need it."""
 
     @property
     def files(self) -> Mapping[str, int | None]:
-        """All that readers need."""
+        """All files that readers need."""
         return {**self.rows, **self.indexes}
 
 
 def faults(files: Mapping[str, int | None], known: Collection[str] = ()) -> Iterator[str]:
-    """Which files are missing or shorter than they were written; those `known` to be there are not looked at."""
+    """Describes each file that is missing or shorter than it was written. Does not check the `known` ones."""
     for path, size in files.items():
         if path not in known:
             try:
@@ -64,7 +64,7 @@ def faults(files: Mapping[str, int | None], known: Collection[str] = ()) -> Iter
 
 
 def native_marks(store: ObjectStore, dataset: Any) -> Mapping[UUID, int]:
-    """Per shard the highest generation that native notes in this version. Reads two ranges of one object.
+    """Per shard the highest generation that this version's native marks contain. Reads two ranges of one object.
 
     `store` has the dataset's directory as its root. Raises NotFound, Corrupt.
     """
@@ -87,22 +87,22 @@ def native_marks(store: ObjectStore, dataset: Any) -> Mapping[UUID, int]:
 
 
 def max_fragment_id(dataset: Any) -> int:
-    """The highest id that any fragment ever had; -1 before the first. An id is never used twice: indexes know them."""
+    """The highest id that any fragment ever had; -1 if there was none. Ids are never reused: indexes refer to them."""
     manifest = _parsed(_Manifest, dataset._ds.serialized_manifest())
     there = max((fragment.fragment_id for fragment in dataset.get_fragments()), default=-1)
     return max(there, manifest.max_fragment_id if manifest.HasField("max_fragment_id") else -1)
 
 
 def manifest_keys(version: int) -> tuple[str, str]:
-    """Lance's two namings: today's, which counts down, and the older one."""
+    """The manifest's two possible keys: Lance's current naming, which counts down, and the older one."""
     return f"_versions/{2**64 - 1 - version:020d}.manifest", f"_versions/{version}.manifest"
 
 
 def version_files(root: str, manifest: str) -> VersionFiles:
-    """What a version of the base at `root` is made of, by the path of its manifest.
+    """The files of a version of the base at `root`, given the path of its manifest.
 
-    A shallow clone's files in its source are among them. Raises Corrupt if the manifest cannot be read,
-    FileNotFoundError where it is gone.
+    Includes a shallow clone's files in its source. Raises Corrupt if the manifest is invalid, FileNotFoundError if it
+    does not exist.
     """
     with open(manifest, "rb") as file:
         data = file.read()
@@ -151,12 +151,12 @@ def _index_files(root: str, bases: Mapping[int, Any], indexes: Any) -> Iterator[
         folder = os.path.join(_place(root, bases, index, "_indices"), str(UUID(bytes=index.id.uuid)))
         for file in index.files:
             yield os.path.join(folder, file.path), file.size or None
-        if not index.files:  # of an older Lance, which did not list them, or Lance's own bookkeeping, which has none
+        if not index.files:  # an older Lance did not list them; Lance's own system indexes have none
             yield from ((path, None) for path in walked(folder))
 
 
 def _place(root: str, bases: Mapping[int, Any], one: Any, folder: str) -> str:
-    """Where files of a kind lie: in the dataset, or in the one that it is a shallow clone of."""
+    """The folder of a kind of file: in the dataset, or in the source of a shallow clone."""
     if not one.HasField("base_id"):
         return os.path.join(root, folder)
     base = bases[one.base_id]

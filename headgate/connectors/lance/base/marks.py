@@ -1,6 +1,6 @@
-"""Which SSTables a version of the base has taken in, per shard: what readers leave out (R11).
+"""Which SSTables a version of the base contains, per shard: readers must not read these again (R11).
 
-Two kinds of notes say it: native's mark, which merge-insert sets (tables with a key), and ours, for appends.
+Two kinds of marks record it: native's, which merge-insert sets (tables with a key), and ours, for appends.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def compacted_marks(store: ObjectStore, dataset: Any, shards: Collection[UUID] |
     """Per shard, of those given, the highest generation that this version of the base contains. Reads two ranges of
     one object.
 
-    `store` has the dataset's directory as its root. Raises NotFound, Corrupt, and Poisoned if an append that nobody
-    finished can no longer be judged.
+    `store` has the dataset's directory as its root. Raises NotFound, Corrupt, and Poisoned if it is no longer known
+    whether an unfinished append landed.
     """
     marks = dict(native_marks(store, dataset))
     for shard, generation in appended_marks(dataset, shards).items():

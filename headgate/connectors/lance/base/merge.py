@@ -1,11 +1,11 @@
-"""Merging rows of SSTables into a base with a key, in one commit with native's mark of what was taken in.
+"""Merges rows of SSTables into a base with a key, in one commit with native's mark of the merged generations.
 
 Promises:
-1. Rows and mark land together or not at all, and a mark only rises: whoever comes second is refused by Lance.
-2. A delete removes rows that the version it was built on has, and no others: a caller who checked after reading that
-   version that it still holds the shards takes nothing from a successor.
-3. Memory holds the given rows, and of the base what Lance reads ahead of its key columns: these are joined against
-   the rows, a few bytes each.
+1. Rows and mark land together or not at all, and a mark only rises: Lance rejects a second merge of a generation.
+2. A delete removes only rows of the version it was built on. So a caller that checks, after reading that version, that
+   it still holds the shards deletes nothing that a successor wrote.
+3. Memory holds the given rows and what Lance reads ahead of the base's key columns, which it joins against the rows, a
+   few bytes each.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -27,21 +27,21 @@ from headgate.errors import HeadgateError, Transient
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge did, in rows."""
+    """Rows that a merge inserted and updated."""
 
     inserted: int
     updated: int
 
 
 def delete_keys(dataset: Any, key: Sequence[str], keys: pa.Table) -> int:
-    """Delete the rows with these keys. How many. Moves `dataset` on to the version this makes.
+    """Delete the rows with these keys. Returns how many. `dataset` then is the version that this commits.
 
-    Raises Transient if another change of the base came in between, or the store failed: open it again.
+    Raises Transient if another process changed the base meanwhile, or the store failed: open the base again.
     """
     if not keys.num_rows:
         return 0
     try:
-        # No retry inside: Lance would look for the keys again, in a base that may be a successor's.
+        # No retry by Lance: it would look for the keys again, in a base that a successor may have changed.
         merge = dataset.merge_insert(list(key)).when_matched_delete().conflict_retries(0)
         return int(merge.execute(keys.select(list(key)))["num_deleted_rows"])
     except (OSError, ValueError, RuntimeError) as error:
@@ -49,16 +49,16 @@ def delete_keys(dataset: Any, key: Sequence[str], keys: pa.Table) -> int:
 
 
 def merge_rows(dataset: Any, key: Sequence[str], rows: pa.Table, generations: Mapping[UUID, int]) -> Merged:
-    """Replace the rows with these keys, add the new ones, and mark the generations as taken in; without rows, mark.
+    """Update rows with known keys, insert the others, and mark the generations as merged; without rows only mark.
 
-    Moves `dataset` on to the version this makes. Raises Transient if another change of the base came in between, a
-    generation is marked already, or the store failed: the base tells which.
+    `dataset` then is the version that this commits. Raises Transient if another process changed the base meanwhile, a
+    generation is marked already, or the store failed: the base shows which.
     """
     from lance import CompactedSsTable
 
     marks = [CompactedSsTable(str(shard), generation) for shard, generation in sorted(generations.items())]
     try:
-        # A table and not a reader: Lance then collects this side of the join and streams the base's.
+        # With a table instead of a reader, Lance collects this side of the join and streams the base's.
         merge = dataset.merge_insert(list(key)).when_matched_update_all().when_not_matched_insert_all()
         done = merge.conflict_retries(0).mark_sstables_as_compacted(marks).execute(aligned(rows))
         return Merged(int(done["num_inserted_rows"]), int(done["num_updated_rows"]))

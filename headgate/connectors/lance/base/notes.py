@@ -1,4 +1,4 @@
-"""Notes of ours in a base's configuration: each version of the base carries them, so that a reader needs no more.
+"""headgate's notes in a base's configuration. Each version of the base carries them, so readers need nothing else.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -16,20 +16,21 @@ from headgate.connectors.objects.secrets import without_secrets
 from headgate.errors import Corrupt, Transient
 
 STARTED = "headgate.compacting."
-"""With a shard's id, the key of the generation whose deletes may be in the base before its rows are."""
+"""With a shard's id, the key of its note: the generation up to which deletes may be in the base before the rows."""
 
 COLUMNS = "headgate.columns"
-"""Of the last change of columns: {"table_id", "highest_id", "change", "name", "to"}. A clone keeps it, since its
-entries carry the source's field ids."""
+"""Key of the last change of columns: {"table_id", "highest_id", "change", "name", "to"}. A clone keeps it, since its
+WAL entries carry the source's field ids."""
 
 TRIES = 8
-"""Each lost try means that somebody else wrote the same note in between; more would be a war."""
+"""A try fails if another process wrote the same note meanwhile."""
 
 
 def write_notes(store: ObjectStore, dataset: Any, notes: Mapping[str, str]) -> bool:
-    """Set keys of the configuration. False: somebody else changed one since `dataset` was opened, or the store is away.
+    """Set keys of the configuration. False if another process changed one since `dataset` was opened, or the store
+    failed.
 
-    Lance lets of two commits that change one key from the same version exactly one through. Raises StoreFull,
+    Of two commits that change one key from the same version, Lance accepts exactly one. Raises StoreFull,
     PermissionDenied.
     """
     try:
@@ -46,7 +47,7 @@ def write_notes(store: ObjectStore, dataset: Any, notes: Mapping[str, str]) -> b
 
 
 def started_marks(dataset: Any) -> Mapping[UUID, int]:
-    """Per shard up to which generation deletes may be in this version: a reader must know those SSTables.
+    """Per shard the generation up to which deletes may be in this version: a reader must know those SSTables.
 
     Raises Corrupt.
     """
@@ -61,7 +62,7 @@ def started_marks(dataset: Any) -> Mapping[UUID, int]:
 
 
 def note_started(store: ObjectStore, generations: Mapping[UUID, int]) -> None:
-    """Let every later version say that deletes up to these generations may be in it. Raises Transient."""
+    """Note in every later version that it may contain deletes up to these generations. Raises Transient."""
     for _ in range(TRIES):
         dataset = open_dataset(store)
         known = started_marks(dataset)

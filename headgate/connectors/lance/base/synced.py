@@ -1,16 +1,15 @@
-"""The base is on disk (R21): which version of it is known to survive a power cut, and making it so.
+"""Syncs the base to disk (R21), and records which of its versions survives a power cut.
 
-Lance never syncs, and others write to the base as well: native Lance, a compaction that was killed. So nobody may
-conclude from what it wrote itself. `sync_base` syncs every file that a version is made of (in a shallow clone also
-those that lie in its source), the manifests up to it and the folders, and then puts a mark,
-`_headgate/<table id>/synced/<version>`. What a marked version is made of need not be synced again: files of Lance never
-change.
+Lance never syncs, and other processes write to the base too: native Lance, a compaction that was killed. So a process
+must not sync only what it wrote itself. `sync_base` syncs every file of a version (for a shallow clone also those in
+its source), the manifests up to it and the folders, and then puts a mark, `_headgate/<table id>/synced/<version>`.
+Files of a marked version need no second sync: Lance never changes a file.
 
 Promises:
-1. Whatever is deleted because the base has it, is deleted after a `sync_base` of a version that has it.
-2. A mark tells the truth: it is put last. Of several the highest counts; lower ones are removed. On a full disk there
-   is none, and the work is done again the next time.
-3. Twice equals once, and any number may do it at a time.
+1. What is deleted because the base has it, is deleted after a `sync_base` of a version that has it.
+2. A mark is put last, so it is always true. The highest mark counts; lower ones are removed. If the disk is full no
+   mark is put, and the next call syncs again.
+3. Idempotent; any number of processes may call it at the same time.
 
 Stores other than a local disk are durable by themselves: there nothing is read, synced or put.
 """
@@ -30,17 +29,17 @@ from headgate.errors import AlreadyExists, Corrupt, DataLoss, NotFound, StoreFul
 from headgate.records import text_of
 
 TABLE_ID = "headgate.table_id"
-"""The base's configuration key that names the table."""
+"""The base's configuration key for the table's id."""
 
 
 def sync_base(store: ObjectStore, version: int | None = None) -> None:
-    """Let a version of the base, the newest unless told, survive a power cut. A no-op where that is known.
+    """Make a version of the base, by default the newest, survive a power cut. Does nothing if it is marked.
 
-    1. read what it is made of. A file of rows that is missing or cut is DataLoss: the base does not have them.
-    2. sync the files that the highest mark does not vouch for, then all manifests since, then the folders.
-    3. put the mark, unless there is a higher one; remove lower ones.
+    1. read the list of its files. A missing or truncated file of rows raises DataLoss: the base has lost these rows.
+    2. sync the files that are not part of the highest marked version, then all manifests since it; folders too.
+    3. put the mark unless there is a higher one; remove lower ones.
 
-    Raises NotFound if there is no such version, Corrupt if its manifest cannot be read, DataLoss, StoreError.
+    Raises NotFound if there is no such version, Corrupt if its manifest is invalid, DataLoss, StoreError.
     """
     root = local_root(store)
     if root is not None:
@@ -75,7 +74,7 @@ def _sync(store: ObjectStore, root: str, version: int | None) -> None:
 
 
 def synced_versions(root: str, table_id: str | None) -> frozenset[int]:
-    """The versions that are marked."""
+    """The marked versions."""
     if not table_id:
         return frozenset()
     try:
@@ -86,7 +85,7 @@ def synced_versions(root: str, table_id: str | None) -> frozenset[int]:
 
 
 def marked_files(root: str, listed: Mapping[int, str], mark: int) -> frozenset[str]:
-    """The files that a marked version is made of; none where it was cleaned up since."""
+    """The files of a marked version; empty if the version was cleaned up since."""
     if (path := listed.get(mark)) is not None:
         with suppress(FileNotFoundError, Corrupt):
             return frozenset(version_files(root, path).files)
@@ -101,7 +100,7 @@ def _files(store: ObjectStore, root: str, listed: Mapping[int, str], version: in
 
 
 def _transactions(root: str, listed: Mapping[int, str]) -> list[str]:
-    """Of the versions that can be read: who appends looks into them (R14)."""
+    """The transaction files of all readable versions: an append reads them (R14)."""
     found = []
     for path in listed.values():
         with suppress(FileNotFoundError, Corrupt):
@@ -110,7 +109,8 @@ def _transactions(root: str, listed: Mapping[int, str]) -> list[str]:
 
 
 def _marked(store: ObjectStore, table_id: str, version: int) -> bool:
-    """Put the mark. False: the disk is full, and who makes room must get on; the next one marks."""
+    """Put the mark. False if the disk is full: the caller may be about to free space and must go on. The next call
+    puts the mark."""
     data = text_of({"kind": "synced", "base_version": version})
     try:
         with suppress(AlreadyExists):

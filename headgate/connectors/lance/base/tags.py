@@ -1,4 +1,4 @@
-"""Holding versions of a Lance dataset by tags: what a tag names, Lance's own cleanup keeps.
+"""Holds versions of a Lance dataset by tags: Lance's own cleanup keeps a tagged version.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -21,9 +21,9 @@ from headgate.errors import NotFound, Transient
 
 
 def hold_version(store: ObjectStore, tag: str, version: int, dataset: Any = None) -> None:
-    """Tag a version, durably, and what it is made of; idempotent. `dataset` is the base as it was opened before.
+    """Tag a version, and make the tag and the version's files durable; idempotent. `dataset` is the opened base.
 
-    Raises NotFound if the version is gone, DataLoss if it has lost files, Transient.
+    Raises NotFound if the version is missing, DataLoss if it has lost files, Transient.
     """
     settle_base(store)
     dataset = dataset or open_dataset(store)
@@ -32,7 +32,7 @@ def hold_version(store: ObjectStore, tag: str, version: int, dataset: Any = None
     except (ValueError, OSError) as error:
         if held_versions(store).get(tag) == version:
             return
-        # Native raises ValueError for an absent version and for a failing store alike: ask the store.
+        # Native raises ValueError both for a missing version and for a failing store: ask the store.
         if version not in version_times(store):
             raise NotFound(f"Version {version} of the base is missing.", table=store.uri) from without_secrets(error)
         what = f"Version {version} of the base was not tagged: Lance failed."
@@ -42,7 +42,7 @@ def hold_version(store: ObjectStore, tag: str, version: int, dataset: Any = None
 
 
 def release_version(store: ObjectStore, tag: str) -> None:
-    """Remove a tag. One that is missing is fine. Raises Transient."""
+    """Remove a tag. A missing tag is not an error. Raises Transient."""
     try:
         delete_by(lambda: open_dataset(store).tags.delete(tag), store, tag, "tag")
     except (ValueError, OSError) as error:
@@ -52,7 +52,7 @@ def release_version(store: ObjectStore, tag: str) -> None:
 
 
 def held_versions(store: ObjectStore, dataset: Any = None) -> Mapping[str, int]:
-    """Every tag, with the version it holds. `dataset` is the base as it was opened before. Raises Transient."""
+    """Every tag, with the version it holds. `dataset` is the opened base. Raises Transient."""
     try:
         return {name: int(tag["version"]) for name, tag in (dataset or open_dataset(store)).tags.list().items()}
     except (ValueError, OSError, RuntimeError) as error:
@@ -60,11 +60,11 @@ def held_versions(store: ObjectStore, dataset: Any = None) -> Mapping[str, int]:
 
 
 def _sync(store: ObjectStore, tag: str) -> None:
-    """Lance never syncs: a checkpoint that survives a power loss must not lose its hold on the base."""
+    """Sync the tag's file, which Lance never does: a checkpoint that survives a power loss must not lose its tag."""
     folder, options = store.locate("_refs/tags")
     if options or not os.path.isdir(folder):
         return
-    # From the file up to the dataset, in which the folder of references may be new.
+    # Sync up to the dataset's folder: the `_refs` folder in it may be new.
     above = os.path.dirname(folder)
     if not sync_path(os.path.join(folder, f"{tag}.json")):
         raise NotFound(f"Tag {tag} of the base is missing.", table=store.uri)

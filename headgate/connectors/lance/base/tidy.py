@@ -1,4 +1,4 @@
-"""Small fragments of a base merged, old versions removed: Lance's own doing, told what to touch.
+"""Merges small fragments of a base and removes old versions. Lance does both; the caller says which.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -21,7 +21,7 @@ from headgate.errors import Transient
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Fragments to be written again: the work, as JSON, at one version. Picklable."""
+    """Tasks that rewrite fragments of one version, as JSON. Picklable."""
 
     version: int
     tasks: tuple[str, ...]
@@ -29,12 +29,12 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class FragmentSize:
-    """One fragment in rows."""
+    """The rows of one fragment."""
 
     id: int
     rows: int
     deleted: int = 0
-    """Of the rows."""
+    """Deleted ones among `rows`."""
 
 
 def fragment_sizes(store: ObjectStore) -> list[FragmentSize]:
@@ -46,7 +46,7 @@ def fragment_sizes(store: ObjectStore) -> list[FragmentSize]:
 
 
 def plan_merge(store: ObjectStore, untouched: Iterable[int], target_rows: int, max_deleted: float) -> MergePlan:
-    """What Lance would write anew if these fragments stay as they are."""
+    """Lance's plan for rewriting fragments; the `untouched` ones are excluded."""
     from lance.optimize import Compaction
 
     dataset = open_dataset(store)
@@ -60,7 +60,7 @@ def plan_merge(store: ObjectStore, untouched: Iterable[int], target_rows: int, m
 
 
 def run_merge(store: ObjectStore, plan: MergePlan, number: int) -> str:
-    """Write one task's fragments; nothing names them yet. What it made, as JSON. Raises Transient."""
+    """Write one task's fragments; no version names them yet. Returns the result as JSON. Raises Transient."""
     from lance.optimize import CompactionTask
 
     try:
@@ -73,7 +73,7 @@ def run_merge(store: ObjectStore, plan: MergePlan, number: int) -> str:
 
 
 def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
-    """Let the base name the merged fragments. Raises Transient if others changed the old ones meanwhile."""
+    """Commit the merged fragments. Raises Transient if another process changed the old ones meanwhile."""
     from lance.optimize import Compaction, RewriteResult
 
     try:
@@ -84,13 +84,13 @@ def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
 
 
 def version_times(store: ObjectStore) -> Mapping[int, datetime]:
-    """Every version of the base, with the time at which the store took it."""
+    """Every version of the base, with the time at which the store wrote its manifest."""
     found = ((version_of(info.key.removeprefix("_versions/")), info.modified) for info in store.list("_versions/"))
     return {version: modified for version, modified in found if version is not None}
 
 
 def remove_versions(store: ObjectStore, versions: Sequence[int]) -> int:
-    """Remove versions, and the files that no other one uses. Tagged ones stay, whatever is asked. Bytes that went.
+    """Remove versions and the files that no other version uses. Tagged versions are never removed. Returns the bytes.
 
     Raises Transient.
     """

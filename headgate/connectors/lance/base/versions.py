@@ -1,4 +1,4 @@
-"""Versions of a table's base, as garbage collection needs to know them. Imports pylance only when called."""
+"""The index folders that versions of a base use, for garbage collection. Imports pylance only when called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headgate.connectors.objects import ObjectStore
 
 
 def indexes_in_use(store: ObjectStore) -> frozenset[str]:
-    """The folders below `_indices/` that any version of the base names. Raises DataLoss if one cannot be read."""
+    """The folders below `_indices/` that any version of the base uses. Raises DataLoss if a version cannot be read."""
     latest = open_dataset(store)
     used: set[str] = set()
     for version in latest.versions():

@@ -1,6 +1,6 @@
-"""The words of a full-text index and their numbers, as native Lance stores them: an fst (of the crate, version 3).
+"""The words of a full-text index and their numbers, in native Lance's format: an fst (of the Rust crate, version 3).
 
-Looking up a word walks one node per byte, backwards through the stored bytes; nothing is unpacked beforehand.
+Looking up a word visits one node per byte, backwards through the stored bytes; nothing is decoded in advance.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from headgate.errors import Corrupt
 
 _VERSION = 3
 _HEADER, _FOOTER = 16, 20
-"""Version and type; number of words, address of the root, checksum."""
+"""Bytes of the header (version and type) and the footer (number of words, address of the root, checksum)."""
 
 _FREQUENT = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHG"
-"""Bytes that a node with a single transition names by a number from 1 on, instead of storing them."""
+"""Frequent bytes: a node with a single transition stores such a byte as its number here, from 1 on."""
 
 _INDEXED = 32
-"""A node with more transitions has a table of 256 bytes to find them by."""
+"""A node with more transitions has a lookup table of 256 bytes."""
 
 
 class TokenMap:
-    """Immutable. `get` says which row of the posting file a word has."""
+    """Maps words to rows of the posting file. Immutable."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises Corrupt for what is no such transducer."""
+        """Raises Corrupt for invalid bytes."""
         if len(data) < _HEADER + _FOOTER or _number(data, 0, 8) != _VERSION:
             raise Corrupt("The word list of a full-text index has an unknown version.")
         self._data = data
         self._root = _number(data, len(data) - 12, 8)
         self.count = _number(data, len(data) - _FOOTER, 8)
-        """How many words there are."""
+        """Number of words."""
         self.nbytes = len(data)
 
     def get(self, word: str) -> int | None:
-        """The number of a word, None for one that the index does not have. Raises Corrupt."""
+        """The number of a word, None if the index does not have it. Raises Corrupt."""
         try:
             return self._walk(word.encode())
         except IndexError:
@@ -50,7 +50,7 @@ class TokenMap:
         return None if final is None else total + final
 
     def _step(self, address: int, byte: int) -> tuple[int, int] | None:
-        """The output of the transition by a byte, and where it leads."""
+        """The output and the target of a byte's transition; None if there is no such transition."""
         if address == 0:
             return None
         data, state = self._data, self._data[address]
@@ -61,7 +61,7 @@ class TokenMap:
         if (_FREQUENT[frequent - 1] if frequent else data[at]) != byte:
             return None
         if state >= 0xC0:
-            # Leads to the node right before this one, without output.
+            # The target is the node right before this one, and there is no output.
             return 0, at - 1
         at -= 1
         address_size, output_size = divmod(data[at], 16)
@@ -89,7 +89,7 @@ class TokenMap:
         return _number(data, outputs - (found + 1) * output_size, output_size), target
 
     def _final(self, address: int) -> int | None:
-        """What a word that ends here adds; None where none ends."""
+        """The final output of a word that ends here; None if none ends here."""
         if address == 0:
             return 0
         if not self._is_final(address):
@@ -105,12 +105,12 @@ class TokenMap:
         return self._data[address] >> 6 == 1
 
     def _count(self, address: int) -> tuple[int, int]:
-        """How many transitions a node of many has, and where its sizes are."""
+        """The number of transitions of a node with many, and the position of its sizes."""
         count = self._data[address] & 0x3F
         if count:
             return count, address - 1
         count = self._data[address - 1]
-        # 1 would have fitted above, so it stands for what does not fit into a byte.
+        # A count of 1 would be stored above, so 1 here means 256, which does not fit into a byte.
         return (256 if count == 1 else count), address - 2
 
 
@@ -121,6 +121,6 @@ def _number(data: bytes, start: int, size: int) -> int:
 
 
 def _target(data: bytes, start: int, size: int, end: int) -> int:
-    """Addresses are stored as distances; none means the node where a word ends and nothing follows."""
+    """Addresses are stored as distances; 0 means the final node without transitions."""
     distance = _number(data, start, size)
     return end - distance if distance else 0

@@ -1,8 +1,8 @@
-"""A native full-text index, opened: its words, its documents, and how native cuts a text into words.
+"""Opens a native full-text index: its words, its documents, and native's tokenizer.
 
-The files of an index are read as they are, because native's own search tells neither how many documents have a
-word nor how long they are, and without these the scores of several indexes cannot be made those of one. Rows
-that no index covers are indexed by native itself, in a temporary folder that is gone when they are in memory.
+This reads the files of an index directly. Native's own search returns neither the number of documents with a word nor
+their lengths, and without these several indexes cannot be scored as one. Rows that no index covers are indexed by
+native in a temporary folder, which is deleted once the index is in memory.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -26,7 +26,7 @@ from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.errors import Corrupt, InvalidInput, StoreError
 
 TEXT = "text"
-"""The one column of rows that are indexed in a temporary folder."""
+"""The only column of datasets in a temporary folder."""
 
 
 _FORMATS = ("2", "3")
@@ -51,7 +51,7 @@ _ANALYZER = (
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a query as the index spells it. Words at one position stand for each other."""
+    """One word of a query, as the index spells it. Words at the same position are alternatives."""
 
     text: str
     position: int
@@ -71,17 +71,17 @@ class OpenIndex:
     """An index folder, opened."""
 
     parameters: Mapping[str, Any]
-    """As `create_scalar_index` takes them back; complete, while a dataset's description leaves stop words out."""
+    """The parameters for `create_scalar_index`; complete, unlike a dataset's description, which omits stop words."""
     partitions: tuple[Partition, ...]
 
     @property
     def memory(self) -> Iterator[tuple[object, int]]:
-        """What it takes in memory, by object."""
+        """Bytes in memory, by object."""
         return (one for partition in self.partitions for one in partition.memory)
 
 
 def segments(dataset: Any, store: ObjectStore, key: str, name: str) -> tuple[Segment, ...]:
-    """The folders of a dataset's index. The dataset lies at `key` of the store; parts of a clone, elsewhere."""
+    """The folders of a dataset's index. The dataset is at `key` of the store; a shallow clone's may be elsewhere."""
     (index,) = (found for found in dataset.describe_indices() if found.name == name)
     result = []
     for segment in index.segments:
@@ -94,10 +94,10 @@ def segments(dataset: Any, store: ObjectStore, key: str, name: str) -> tuple[Seg
 
 
 def own_stop_words(dataset: Any, store: ObjectStore, name: str) -> Mapping[str, Any]:
-    """The stop words of one's own that an index of the dataset has, as a parameter; none where it has none.
+    """The custom stop words of an index, as a parameter; empty if it has none.
 
-    A dataset's description leaves them out, and an index built without them could not stand beside this one. Raises
-    DataLoss if a segment's marker is gone.
+    A dataset's description omits them, and segments built without them would not fit this index. Raises DataLoss if a
+    segment's marker is missing.
     """
     for segment in segments(dataset, store, "", name)[:1]:
         marker = open_file(f"{segment.uri}/metadata.lance", segment.options, None).metadata().schema.metadata or {}
@@ -107,7 +107,7 @@ def own_stop_words(dataset: Any, store: ObjectStore, name: str) -> Mapping[str, 
 
 
 def open_index(uri: str, options: Mapping[str, str]) -> OpenIndex:
-    """Read an index folder: all but its posting lists. Raises DataLoss, Corrupt, InvalidInput for a foreign format."""
+    """Read an index folder except its posting lists. Raises DataLoss, Corrupt, InvalidInput for an unknown format."""
     marker = open_file(f"{uri}/metadata.lance", options, None).metadata().schema.metadata or {}
     parameters = _checked_parameters(uri, marker)
     numbers = json.loads(marker[b"partitions"])
@@ -116,9 +116,9 @@ def open_index(uri: str, options: Mapping[str, str]) -> OpenIndex:
 
 
 def index_texts(texts: pa.ChunkedArray, parameters: Mapping[str, Any]) -> OpenIndex:
-    """Texts indexed by native just as a stored index of these parameters would; rows are numbered from 0 on.
+    """Let native index texts with the parameters of a stored index; rows are numbered from 0 on.
 
-    All of it is in memory when this returns, and nothing is left on disk. Raises StoreError.
+    On return the index is in memory, and nothing is left on disk. Raises StoreError.
     """
     import lance
 
@@ -138,7 +138,7 @@ def index_texts(texts: pa.ChunkedArray, parameters: Mapping[str, Any]) -> OpenIn
 
 
 def best_matches(dataset: Any, text: str, column: str, match: str, columns: Sequence[str], limit: int) -> pa.Table:
-    """Native's own search, for where its statistics are the right ones: the rows with `_score`, best first."""
+    """Native's own search: rows with `_score`, best first. Use it only if native's statistics are the right ones."""
     from lance.query import FullTextOperator, MatchQuery, PhraseQuery
 
     query: Any
@@ -152,9 +152,9 @@ def best_matches(dataset: Any, text: str, column: str, match: str, columns: Sequ
 
 
 def query_words(text: str, parameters: Mapping[str, Any]) -> tuple[Word, ...]:
-    """A text cut into words as the index does it: stemmed, folded, without stop words, as configured.
+    """The words of a text as the index tokenizes it: stemmed, folded, without stop words, as configured.
 
-    A word counts once at a position, and as often as it stands at several.
+    A word counts once per position.
     """
     import lance
 
@@ -175,7 +175,7 @@ def _partition(stem: str, options: Mapping[str, str], parameters: Mapping[str, A
 
 
 def _checked_parameters(uri: str, marker: Mapping[bytes, bytes]) -> Mapping[str, Any]:
-    """Raises InvalidInput for an index that is kept in another way than this code knows, Corrupt for none at all."""
+    """The index's parameters. Raises InvalidInput for an unknown format, Corrupt if the parameters are missing."""
     known = (
         marker.get(b"format_version", b"1").decode() in _FORMATS
         and marker.get(b"token_set_format") == b"fst"
@@ -194,6 +194,6 @@ def _checked_parameters(uri: str, marker: Mapping[bytes, bytes]) -> Mapping[str,
             index=uri,
             advice=f"drop it, and build it again with block_size={BLOCK} and the default format: headgate index build",
         )
-    # No limit of a word's length is a value like any other; no stop words of one's own is the absence of one.
+    # For max_token_length None is a value (no limit); for custom_stop_words None means that there are none.
     absent = {"lance_tokenizer"} | ({"custom_stop_words"} if parameters.get("custom_stop_words") is None else set())
     return {name: value for name, value in parameters.items() if name not in absent}

@@ -1,4 +1,4 @@
-"""One part of a native full-text index: its documents, and the posting lists of its words, read as they are asked for.
+"""One part of a native full-text index: its documents, and the posting lists of its words, read lazily.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -33,10 +33,10 @@ from headgate.errors import Corrupt, DataLoss
 
 POSTINGS = ("_posting", "_length")
 POSITIONS = ("_compressed_position", "_position_block_offset")
-"""Columns of a posting file, one row a word."""
+"""Columns of a posting file, which has one row per word."""
 
 _postings: Cache[Postings] = Cache("postings", lambda found: found.nbytes + 64)
-"""Decoded posting lists. Words of queries repeat, and decoding the most frequent takes milliseconds."""
+"""Decoded posting lists. Queries repeat words, and decoding the list of a frequent word takes milliseconds."""
 
 
 class PostingRows(Protocol):
@@ -44,7 +44,7 @@ class PostingRows(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
         ...
 
     def rows(self, numbers: Sequence[int], columns: tuple[str, ...]) -> pa.Table:
@@ -54,35 +54,35 @@ class PostingRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Documents that were indexed together. A document's number is its place in `rows` and `lengths`."""
+    """Documents that were indexed together. A document's number is its index in `rows` and `lengths`."""
 
     rows: RowIds
-    """Which row each document is."""
+    """The row id of each document."""
     lengths: Numbers
-    """How many words each has."""
+    """The number of words of each document."""
     words: TokenMap
     posting_rows: PostingRows
     has_positions: bool
     serial: int = field(default_factory=itertools.count().__next__)
-    """Tells its posting lists from those of others, also after it is gone."""
+    """The cache's key for its posting lists; never reused."""
 
     @cached_property
     def tokens(self) -> int:
-        """Words of all documents."""
+        """Number of words of all documents."""
         return int(self.lengths.sum(dtype=np.int64))
 
     @property
     def memory(self) -> tuple[tuple[object, int], ...]:
-        """What it takes in memory, by object; `with_rows` shares all but the rows."""
+        """Bytes in memory, by object; `with_rows` shares all but the rows."""
         words = int(self.lengths.nbytes) + self.words.nbytes + self.posting_rows.nbytes
         return (self.rows, int(self.rows.nbytes)), (self.words, words)
 
     def with_rows(self, rows: RowIds) -> Partition:
-        """The same documents, of other rows: one for each."""
+        """The same documents with other row ids, one for each document."""
         return replace(self, rows=rows)
 
     def documents(self, rows: RowIds) -> Numbers:
-        """The numbers of the documents that these rows are; rows without a document are left out."""
+        """The numbers of the documents of these rows; rows without a document are skipped."""
         if not len(self.rows):
             return NONE.docs
         at = np.minimum(np.searchsorted(self.rows, rows, sorter=self._order), len(self.rows) - 1)
@@ -90,7 +90,7 @@ class Partition:
         return np.unique(found[self.rows[found] == rows]).astype(np.uint32)
 
     def in_memory(self) -> Partition:
-        """The same part, which needs its files no more."""
+        """The same part with its postings in memory; it no longer needs its files."""
         assert isinstance(self.posting_rows, StoredPostings)
         columns = POSTINGS + (POSITIONS if self.has_positions else ())
         return replace(self, posting_rows=self.posting_rows.in_memory(columns))
@@ -114,7 +114,7 @@ class Partition:
         return [found[number] for number in numbers]
 
     def positions(self, word: str, docs: Numbers) -> tuple[Numbers, Numbers]:
-        """Where the word stands in those of these documents that have it: documents, and positions in them."""
+        """The positions of a word in these documents: document numbers, and the position of each occurrence."""
         number = self.words.get(word)
         if number is None:
             return NONE.docs, NONE.docs
@@ -130,20 +130,20 @@ class Partition:
 
     @cached_property
     def _order(self) -> Offsets | None:
-        """None where the rows ascend, as they nearly always do."""
+        """None if the rows ascend, as they nearly always do."""
         return None if bool((self.rows[1:] > self.rows[:-1]).all()) else np.argsort(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredPostings:
-    """A posting file, of which rows are read as they are asked for."""
+    """A stored posting file, whose rows are read lazily."""
 
     uri: str
     options: Mapping[str, str] = field(repr=False)
 
     @property
     def nbytes(self) -> int:
-        """Nothing: what is read is kept elsewhere."""
+        """0: rows that were read are cached elsewhere."""
         return 0
 
     def rows(self, numbers: Sequence[int], columns: tuple[str, ...]) -> pa.Table:
@@ -152,7 +152,7 @@ class StoredPostings:
             return self._open(columns).take_rows(list(numbers)).to_table()
 
     def in_memory(self, columns: tuple[str, ...]) -> PostingsInMemory:
-        """The whole file, these columns of it. Raises DataLoss."""
+        """These columns of the whole file. Raises DataLoss."""
         return PostingsInMemory(read_file(self.uri, self.options, list(columns)).combine_chunks())
 
     def _open(self, columns: tuple[str, ...]) -> Any:
@@ -168,13 +168,13 @@ class StoredPostings:
 
 @dataclass(frozen=True, eq=False)
 class PostingsInMemory:
-    """A posting file that was read whole."""
+    """A posting file in memory."""
 
     table: pa.Table
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
         return int(self.table.nbytes)
 
     def rows(self, numbers: Sequence[int], columns: tuple[str, ...]) -> pa.Table:
@@ -183,13 +183,13 @@ class PostingsInMemory:
 
 
 def read_file(uri: str, options: Mapping[str, str], columns: list[str] | None = None) -> pa.Table:
-    """A file of an index. Raises DataLoss if it is missing or damaged."""
+    """The rows of an index file. Raises DataLoss if it is missing or damaged."""
     with _reading(uri):
         return open_file(uri, options, columns).read_all().to_table()
 
 
 def open_file(uri: str, options: Mapping[str, str], columns: list[str] | None) -> Any:
-    """A reader of it. Raises DataLoss."""
+    """A reader of an index file. Raises DataLoss."""
     from lance.file import LanceFileReader
 
     with _reading(uri):
@@ -204,7 +204,7 @@ def _reading(uri: str) -> Iterator[None]:
         what = "A file of an index is missing or damaged."
         raise native_error(what, error, DataLoss, file=uri) from without_secrets(error)
     except BaseException as error:
-        # On bytes that are no Lance file at all native panics, and its class of panics cannot be imported.
+        # Native panics on bytes that are not a Lance file, and the class of its panics cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
         raise Corrupt("A file of an index is not a valid Lance file.", file=uri) from without_secrets(error)

@@ -1,7 +1,7 @@
-"""Posting lists of a full-text index, decoded: which documents have a word, how often, and where in them.
+"""Decodes posting lists of a full-text index: which documents have a word, how often, and at which positions.
 
-The layout is native Lance's for blocks of 128 documents (formats 2 and 3): bit-packed in four lanes, the rest as
-variable-length numbers. All decoding is on numpy arrays; damaged bytes raise Corrupt.
+The layout is native Lance's for blocks of 128 documents (formats 2 and 3): full blocks are bit-packed in four lanes,
+the rest are variable-length numbers. Decoding works on numpy arrays; damaged bytes raise Corrupt.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Offsets = npt.NDArray[np.int64]
 Raw = npt.NDArray[np.uint8]
 
 BLOCK = 128
-"""Documents of a block; also how many positions are packed together."""
+"""Documents in a block; also the number of positions that are packed together."""
 
 _LANES = 4
 
 _SCORE = 4
-"""Each block begins with the best score in it, under the statistics of its own part; not used here."""
+"""Bytes of a block's best score, at its start. It uses the statistics of its own part, so it is ignored here."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Postings:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
         return int(self.docs.nbytes + self.counts.nbytes)
 
 
 NONE = Postings(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
-"""Of a word that no document has."""
+"""The posting list of a word that no document has."""
 
 
 def decode_postings(blocks: pa.LargeBinaryArray, length: int) -> Postings:
-    """The posting list of `length` documents in a row's blocks; all but the last are full."""
+    """Decode a posting list of `length` documents from a row's blocks; all but the last are full."""
     data, bounds = _bytes_of(blocks)
     full, rest = divmod(length, BLOCK)
     if len(bounds) - 1 != full + bool(rest):
@@ -62,10 +62,10 @@ def decode_postings(blocks: pa.LargeBinaryArray, length: int) -> Postings:
 
 
 def decode_positions(stream: Raw, block_starts: Offsets, counts: Numbers, wanted: Offsets) -> tuple[Offsets, Numbers]:
-    """Where a word stands in its documents: for the blocks `wanted`, as (place in the posting list, position).
+    """The positions of a word in the documents of the blocks `wanted`, as (index in the posting list, position).
 
     `counts` is the whole list's. `stream` has for each block the differences between the positions within each
-    document: packed by 128 as long as there are as many, then as variable-length numbers.
+    document: packs of 128 as far as they are full, then variable-length numbers.
     """
     ends = np.append(block_starts[1:], len(stream))
     first = wanted * BLOCK
@@ -89,7 +89,7 @@ def decode_positions(stream: Raw, block_starts: Offsets, counts: Numbers, wanted
 
 
 def varints(data: Raw) -> Numbers:
-    """Numbers of seven bits a byte, lowest first, the eighth set where another byte follows."""
+    """Decode numbers of seven bits per byte, lowest first; the eighth bit is set if another byte follows."""
     if not len(data):
         return np.zeros(0, np.uint32)
     ends = np.flatnonzero(data < 0x80)
@@ -104,7 +104,7 @@ def varints(data: Raw) -> Numbers:
 
 
 def unpack(data: Raw, at: Offsets, width: int) -> Numbers:
-    """At each place 128 numbers of `width` bits: four lanes side by side, each lowest bits first. One row a place."""
+    """Decode 128 numbers of `width` bits at each offset: four interleaved lanes, lowest bits first. One row each."""
     if width > 32:
         raise Corrupt(f"A posting list has an invalid bit width of {width}.")
     if not width:
@@ -133,7 +133,8 @@ def _full_blocks(data: Raw, bounds: Offsets) -> tuple[Numbers, Numbers]:
 
 
 def _packed_steps(stream: Raw, at: Offsets, totals: Offsets, starts: Offsets, steps: Numbers) -> Offsets:
-    """Fills in what is packed, one pack of every block at a time; where each block's loose numbers begin."""
+    """Write the packed numbers into `steps`, one pack of every block at a time. Returns where each block's
+    variable-length numbers begin."""
     at = at.copy()
     packs = totals // BLOCK
     for round_ in range(int(packs.max(initial=0))):
@@ -144,7 +145,7 @@ def _packed_steps(stream: Raw, at: Offsets, totals: Offsets, starts: Offsets, st
 
 
 def _unpacked(data: Raw, at: Offsets) -> tuple[Numbers, Offsets]:
-    """At each place a width and 128 numbers of it: the numbers, and where they end."""
+    """Decode at each offset a width and 128 numbers. Returns the numbers, and where they end."""
     widths = data[at]
     out = np.empty((len(at), BLOCK), np.uint32)
     for width in np.unique(widths):
@@ -160,7 +161,7 @@ def _bytes_of(blocks: pa.LargeBinaryArray) -> tuple[Raw, Offsets]:
 
 
 def _ranges(first: Offsets, last: Offsets) -> Offsets:
-    """All numbers from each first up to each last, one range after the other."""
+    """All numbers of the ranges [first, last), one range after the other."""
     sizes = last - first
     if (sizes < 0).any():
         raise Corrupt("The positions in a posting list overlap.")
@@ -170,7 +171,7 @@ def _ranges(first: Offsets, last: Offsets) -> Offsets:
 
 
 def _summed_within(steps: Numbers, sizes: Offsets) -> Numbers:
-    """Running sums that begin anew with every document."""
+    """Running sums that restart at each document."""
     running = np.cumsum(steps, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
     before = np.where(starts > 0, running[np.maximum(starts - 1, 0)], 0) if len(running) else starts

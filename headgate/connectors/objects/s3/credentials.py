@@ -1,9 +1,9 @@
-"""Credentials that obstore does not look for: of a profile (~/.aws, a role, SSO or a program that prints them), and of
-a container whose token is not in a file.
+"""Credentials that obstore does not support: of a profile (~/.aws, a role, SSO or a program that prints them), and of a
+container whose token is not in a file.
 
 The order is that of pylance and of AWS's own tools: options, environment, web identity or container, profile, machine.
-All others are obstore's own, which renews them. These are requested again every few minutes, in the process that uses
-them: botocore caches them and renews them before they end. Credentials are never pickled with a store.
+obstore itself finds and renews the others. Those here are requested again every few minutes, in the process that uses
+them: botocore caches them and renews them before they expire. Credentials are never pickled with a store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 _ASKED_AGAIN = timedelta(minutes=5)
-"""botocore renews ten minutes before the end at the latest, so that what it gave is good for this long."""
+"""botocore renews at the latest ten minutes before credentials expire, so they are valid for this long."""
 _GIVEN = (
     "access_key_id",
     "skip_signature",
@@ -39,13 +39,13 @@ _OF_ENVIRONMENT = (
 
 
 class RenewedCredentials:
-    """Called by obstore when it has no credentials, or they are too old."""
+    """A callable for obstore, which calls it if it has no credentials or they are too old."""
 
     def __init__(self, credentials: Any, region: str | None = None) -> None:
         self._credentials, self.region = credentials, region
 
     def __call__(self) -> S3Credential:
-        """The credentials as they are now."""
+        """The current credentials."""
         now = self._credentials.get_frozen_credentials()
         remember((now.access_key, now.secret_key, now.token))
         return {
@@ -57,14 +57,14 @@ class RenewedCredentials:
 
 
 def renewed_credentials(options: Mapping[str, str]) -> RenewedCredentials | None:
-    """Credentials of a container or a profile, if obstore has none with higher priority.
+    """Credentials of a container or a profile, or None if obstore finds others with higher priority.
 
     Raises InvalidInput, PermissionDenied, Transient.
     """
     if any(options.get(f"aws_{name}") for name in _GIVEN):
         return None
     before = [name for name in _OF_ENVIRONMENT if os.environ.get(name)]
-    # obstore asks a container at a full URI only with a token that is in a file, as EKS has it.
+    # For a container at a full URI, obstore supports only a token in a file, as EKS has it.
     if before == [_OF_ENVIRONMENT[-1]] and not os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"):
         return _of_container()
     return None if before else _of_profile()
@@ -87,8 +87,8 @@ def _of_container() -> RenewedCredentials:
             "Getting the container's credentials failed.", advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI"
         ) from error
     except (ValueError, KeyError) as error:
-        # The address may be one that botocore does not ask, the token no header, or the answer none of credentials.
-        # What it says may quote them.
+        # botocore may reject the address or the token, or the response may have no credentials. Its text may quote
+        # them, so it is not shown.
         raise InvalidInput(
             f"Getting the container's credentials failed ({type(error).__name__}).",
             advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI and AWS_CONTAINER_AUTHORIZATION_TOKEN",
@@ -96,7 +96,7 @@ def _of_container() -> RenewedCredentials:
 
 
 def _of_profile() -> RenewedCredentials | None:
-    """Of AWS_PROFILE or of the default profile; None where there is neither."""
+    """Credentials of AWS_PROFILE or of the default profile; None if there is neither."""
     named = os.environ.get("AWS_PROFILE")
     if not named and not _credentials_file().exists():
         return None

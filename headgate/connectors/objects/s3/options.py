@@ -1,4 +1,4 @@
-"""Storage options of S3, under the names that pylance takes, checked before anything native is loaded."""
+"""Storage options of S3, under pylance's names, checked before native code is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.errors import InvalidInput, nearest
 
 
 class S3Option(NamedTuple):
-    """One option: its names, its names in Hadoop (below fs.s3a) and s3fs, and whether it is a secret."""
+    """One option: its names, its name in Hadoop (below fs.s3a) and s3fs, and whether it is a secret."""
 
     spellings: tuple[str, ...]
     hadoop: str | None = None
@@ -47,7 +47,7 @@ S3_OPTIONS = (
     S3Option(("container_credentials_full_uri",)),
     S3Option(("container_authorization_token_file",)),
 )
-"""The one table; Spark's own clients take their names from it."""
+"""All options of S3. The options of Spark's own clients are derived from it."""
 OF_S3 = frozenset(name for one in S3_OPTIONS for name in one.spellings)
 HADOOP = {name: one.hadoop for one in S3_OPTIONS if one.hadoop for name in one.spellings}
 S3FS = {name: one.s3fs for one in S3_OPTIONS if one.s3fs for name in one.spellings}
@@ -75,18 +75,18 @@ OF_CLIENT = frozenset(
     }
 )
 _OF_LANCE_ALONE = frozenset({"client_max_retries", "client_retry_timeout", "download_retry_count"})
-"""For pylance, which shares the options; this store has its own retries."""
+"""Options for pylance only, ignored here; this store has its own retries."""
 
 
 def plain_name(given: str) -> str:
-    """The name as the table has it: names may be upper-case and with or without `aws_`."""
+    """The normalised name: options may be given in upper case, and with or without `aws_`."""
     return given.lower().removeprefix("aws_")
 
 
 def checked_options(options: Mapping[str, object]) -> dict[str, str]:
-    """The options as obstore takes them. Raises InvalidInput for an unknown name, with the nearest known one.
+    """The options for obstore. Raises InvalidInput for an unknown name, with the nearest known one.
 
-    A value is never part of an error.
+    Errors never contain a value.
     """
     checked: dict[str, str] = {}
     for given, value in options.items():
@@ -100,7 +100,7 @@ def checked_options(options: Mapping[str, object]) -> dict[str, str]:
         checked[_spelled(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     _refuse_plain_http_by_accident(checked)
     remember(secrets_of(checked))
-    # One request per key works on every S3-compatible server; deletes here are of single keys.
+    # Deletes here are of single keys, and one request per key works on every S3-compatible server.
     checked.setdefault("aws_disable_bulk_delete", "true")
     return checked
 

@@ -1,10 +1,9 @@
-"""Objects in a bucket of S3 or of a server that speaks S3, through obstore.
+"""Objects in a bucket of S3 or of an S3-compatible server, through obstore.
 
-Conditional PUT (If-None-Match) decides who wins a name. Every operation is one request, which obstore does not retry:
-the `RetryingStore` around this one does.
+A conditional PUT (If-None-Match) decides which caller gets a name. obstore does not retry requests; the
+`RetryingStore` around this store does.
 
-obstore's threads do not survive a fork. A process whose parent used it gets
-ForkedProcess at once, instead of a hang.
+obstore's threads do not survive a fork. A process whose parent used it gets ForkedProcess at once instead of a hang.
 """
 
 from __future__ import annotations
@@ -48,23 +47,24 @@ T = TypeVar("T")
 
 _URI = re.compile(r"s3://([^/@:?#]+)(?:/([^?]*))?")
 _READ_OTHERWISE = re.compile(r"#|\\|%[0-9a-fA-F]{2}| $")
-"""In a folder's name. Lance reads its URI as a URL and would look in another folder; MinIO takes no backslash."""
+"""Not allowed in a folder's name: Lance parses its URI as a URL and would use another folder; MinIO rejects a
+backslash."""
 _LONGEST_FOLDER = 704
-"""Bytes. S3 ends a key at 1,024; below a table's folder the longest one, of a stream's dead letters, has 306."""
+"""Bytes. S3 allows keys of 1,024; the longest key below a table's folder, of a stream's dead letters, has 306."""
 _PAGE = 1000
-"""Keys that S3 answers per LIST request."""
+"""Keys that S3 returns per LIST request."""
 
 _TIMEOUTS = {"read_timeout": "30s", "timeout": "1h"}
-"""A response may take any time while bytes arrive. obstore's own 30 seconds are for the whole response, so a longer one
-would never be read. A request has 30 seconds until its response begins.
+"""A response may take up to an hour while bytes arrive: obstore's default of 30 seconds is for the whole response, so a
+longer one could never be read. A request has 30 seconds until its response begins.
 """
 
 _user: int | None = None
-"""The process that first used obstore; a forked child inherits the number and so recognises the fork."""
+"""The process that first used obstore. A forked child inherits this number, and so detects the fork."""
 
 
 class S3Store(ObjectStore):
-    """`s3://bucket/folder`. Options under pylance's names; credentials stay out of `uri` and of errors."""
+    """`s3://bucket/folder`. Options have pylance's names; `uri` and errors never contain credentials."""
 
     def __init__(self, uri: str, storage_options: Mapping[str, object] | None = None) -> None:
         super().__init__(redact(uri))
@@ -84,16 +84,16 @@ class S3Store(ObjectStore):
     # -- puts ----------------------------------------------------------------
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """The URI and the options as they were given."""
+        """The URI and the checked options."""
         return f"s3://{self._bucket}/{self._folder}{checked_key(key) if key else ''}".rstrip("/"), dict(self._options)
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Store the object if the name is free.
 
         1. One PUT with If-None-Match, never multipart.
-        2. "Already exists" and a HEAD finds it: AlreadyExists. It may be our own, from an earlier call.
-        3. "Already exists" and a HEAD finds nothing: a 409, two requests met; Transient.
-        4. No answer, throttled or a server error: Transient, the outcome unknown.
+        2. "Already exists", and a HEAD finds the object: AlreadyExists. It may be our own, from an earlier call.
+        3. "Already exists", and a HEAD finds nothing: a 409, because two requests collided; Transient.
+        4. No response, throttling or a server error: Transient, with an unknown outcome.
         """
         import obstore
 
@@ -117,7 +117,7 @@ class S3Store(ObjectStore):
         self._run("put_overwrite", key, lambda: obstore.put(client, full, body, use_multipart=False))
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """Copy an object, replacing `dst`; inside the server where both use one bucket with the same options."""
+        """Copy an object, replacing `dst`; on the server if both use one bucket with the same options."""
         import obstore
 
         target = dst_store or self
@@ -155,7 +155,7 @@ class S3Store(ObjectStore):
                     )
                 )
             except Transient:
-                # A range that starts past the end has no kind of its own in obstore; the size tells.
+                # obstore has no own error for a range that starts past the end; the size shows it.
                 if start < self.head(key).size:
                     raise
         else:
@@ -171,7 +171,7 @@ class S3Store(ObjectStore):
         return self._info(self._run("head", key, lambda: obstore.head(client, full)))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the folder, deep. A bucket that is missing shows as Transient."""
+        """Every object below the folder, recursively. A missing bucket raises Transient."""
         import obstore
 
         checked_folder(prefix)
@@ -180,7 +180,7 @@ class S3Store(ObjectStore):
         return self._listed(prefix, pages)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """Names of the folders right below."""
+        """Names of the folders directly below."""
         import obstore
 
         checked_folder(prefix)
@@ -190,7 +190,7 @@ class S3Store(ObjectStore):
         return iter([path.rstrip("/").removeprefix(folder) for path in found["common_prefixes"]])
 
     def delete(self, key: str) -> None:
-        """Remove the object. One that is missing is fine."""
+        """Remove the object. A missing object is not an error."""
         import obstore
 
         full, client = self._full(key), self._client()
@@ -204,7 +204,7 @@ class S3Store(ObjectStore):
         self._count("list")
         first = True
         while page := self._run_list(prefix, lambda: next(pages, None)):
-            # The first page is counted before it is asked for, so that an empty or failed LIST counts too.
+            # The first page is counted before its request, so that an empty or failed LIST counts too.
             self._count("list", 0 if first else 1)
             first = False
             yield from map(self._info, page)
@@ -247,7 +247,7 @@ class S3Store(ObjectStore):
         raise meant
 
     def _run_list(self, prefix: str, call: Callable[[], T]) -> T:
-        """obstore has one kind for every LIST that fails; whether the credentials were refused, a HEAD tells."""
+        """obstore raises the same error for every failed LIST; a HEAD shows whether the credentials were rejected."""
         try:
             return self._run("list", prefix, call)
         except Transient as error:
@@ -286,7 +286,7 @@ class S3Store(ObjectStore):
 
 
 def _checked_root(folder: str) -> str:
-    """The folder itself if S3 can hold a table there and Lance finds it. Raises InvalidInput."""
+    """Returns the folder if S3 can hold a table there and Lance can open it. Raises InvalidInput."""
     if len(checked_key(folder).encode()) > _LONGEST_FOLDER:
         raise InvalidInput(f"The folder {folder[:80]!r}… on S3 is longer than {_LONGEST_FOLDER} bytes.")
     if _READ_OTHERWISE.search(folder) is not None:
@@ -296,7 +296,7 @@ def _checked_root(folder: str) -> str:
 
 
 def _placed(data: memoryview) -> memoryview:
-    """The same bytes at a multiple of 8, copied where they are not: obstore gives them as they lie in a response."""
+    """The same bytes aligned to 8 bytes; copied if they are not: obstore does not align them."""
     if pa.py_buffer(data).address % 8 == 0:
         return data
     room = pa.allocate_buffer(data.nbytes)
