@@ -1,11 +1,11 @@
-"""Building the index of a column: fragments become segments on any number of tasks, then one commit.
+"""Builds the index of a column: any number of tasks make segments from fragments, then one commit adds them.
 
 Promises:
-1. It ends with every fragment of the base covered, or an error; rows are searchable meanwhile, slower.
-2. Running it again, after a crash or beside another, ends in one correct index; where all is covered it changes
+1. It ends with every fragment of the base covered, or with an error. Rows stay searchable meanwhile, but more slowly.
+2. Running it again, after a crash or at the same time, ends in one correct index. If everything is covered it changes
    nothing, and the table gets no new version.
-3. Every attempt of a task writes under an id of its own. What a dead or beaten one left is garbage.
-4. Segments stay few: small ones are merged as they come, so that a query's time does not grow with their number.
+3. Every attempt of a task writes under its own id. Files of a failed attempt, or of one that lost a race, are garbage.
+4. The number of segments stays small: small ones are merged, so that queries do not become slower.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from headgate.steps import step
 
 BUILD_STAGES = ("discover", "build", "copy_parts", "write_merged_metadata", "clean_staging", "commit")
 BUILD_STEPS = ("planned", "finished", "done")
-"""Where `build_index` pauses, in each round, besides the steps of `commit`."""
+"""The named steps of `build_index`, in each round, besides those of `commit`."""
 
 IDLE_ROUNDS = 5
-"""So often in a row the base may change under a round so that nothing of it can be used."""
+"""Maximum consecutive rounds without a usable segment because the base changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
-    """What building did, and how the index stands."""
+    """What a build did, and the state of the index."""
 
     name: str
     column: str
     version: int
     rounds: int
     added: int
-    """Segments committed."""
+    """Committed segments."""
     segments: int
     fragments: int
     rows: int
     note: str = ""
-    """Why there is no index yet."""
+    """Why there is no index yet; empty if there is one."""
 
 
 def build_index(
@@ -64,15 +64,15 @@ def build_index(
     limits: Limits | None = None,
     report: Report = no_report,
 ) -> IndexBuild:
-    """Cover every fragment of the base by the column's index; `name` is for one that is not there yet.
+    """Cover every fragment of the base by the column's index; `name` is used if it has none yet.
 
-    1. discover: what the base has, what the index covers, what is to be done next.
+    1. discover: read what the base has and what the index covers, and plan what to do next.
     2. build and finalize segments, on the runner.
-    3. check that they are what was asked for, and commit them.
-    4. look again; from 1, until nothing is left to do.
+    3. check that they cover the planned fragments, and commit them.
+    4. repeat from 1 until nothing is left to do.
 
-    `parameters` are for a new index or with `rebuild`, which makes all segments anew; an existing index keeps its own.
-    Raises InvalidInput, DataLoss, Transient.
+    `parameters` are for a new index or for `rebuild`, which builds all segments again; otherwise an existing index
+    keeps its own. Raises InvalidInput, DataLoss, Transient.
     """
     limits, stages = limits or Limits(), Stages(report)
     run = runner or in_process
@@ -109,13 +109,13 @@ def build_index(
 
 
 def _progress(stages: Stages, stage: str, done: int, total: int) -> None:
-    """Only stages of a job: the finalizer's discovery is not the build's."""
+    """Report only the stages of a job: the finalizer's "discover" is not that of the build."""
     if stage in BUILD_STAGES and stage != "discover":
         stages.at(stage, done, total)
 
 
 def _matching(jobs: Sequence[Job], segments: Sequence[Segment], store: ObjectStore) -> Sequence[Segment]:
-    """The segments, if there is exactly one for each job. Raises Transient."""
+    """Returns the segments if there is exactly one for each job. Raises Transient."""
     asked = sorted(tuple(sorted(job.fragments)) for job in jobs)
     if sorted(one.fragments for one in segments) != asked:
         raise Transient(

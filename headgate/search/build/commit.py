@@ -1,12 +1,12 @@
-"""Committing finished segments: the base's next version names them, or this one does already.
+"""Commits finished segments to the base's next version.
 
 Promises:
-1. The same segments again make no new version.
-2. No fragment is indexed twice, and none loses its index to a commit: segments that no longer fit the base, because
-   it was compacted or another builder was faster, are left out and told.
-3. Segments with other parameters never stand beside each other: native would then fail every query.
-4. After a crash or an unknown outcome the same call finds out what stands.
-5. On local disk the version that names them is on disk when it returns; their files were before it.
+1. Committing the same segments again makes no new version.
+2. No fragment is indexed twice, and a commit never removes a fragment's index. Segments that no longer fit the base,
+   because it was compacted or another build was faster, are left out and returned.
+3. Segments with different parameters are never in one index: native would then fail every query.
+4. After a crash or an unknown outcome, the same call finds out what was committed.
+5. On local disk the version with the segments is synced when the call returns; their files were synced before it.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from headgate.shards.outcomes import taken_by, wins
 from headgate.steps import step
 
 COMMIT_STEPS = ("looked", "decided", "committed")
-"""Where `commit` pauses, in each try."""
+"""The named steps of `commit`, in each try."""
 
 TRIES = 10
-"""Each lost one means that another's change of the same index, or a rewrite of its fragments, came first."""
+"""A try fails if another process changed the index or rewrote its fragments first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """How the index stands after a commit."""
+    """The state of the index after a commit."""
 
     version: int
     landed: tuple[uuid.UUID, ...]
     stale: tuple[uuid.UUID, ...]
     uncovered: frozenset[int]
-    """Fragments without index."""
+    """Fragments without an index."""
 
 
 def commit(
@@ -57,17 +57,18 @@ def commit(
     done: Round,
     kind: Kind = TEXT,
 ) -> Committed:
-    """Let the base name the segments of a round that was planned from `planned`.
+    """Commit the segments of a round that was planned from `planned`.
 
-    1. look at the index as it is now; choose what is not in it yet and still fits. Nothing: done, no new version.
-    2. compare parameters, among each other and with a segment that stays; check that every file is there.
-    3. take the outcome of each, which garbage collection takes before it deletes one (R20). Lost: Transient, and those
-       that were won are given back. So are those that turn out not to fit.
-    4. commit by compare-and-set on the version that was looked at; a conflict, or no answer: from 1.
-    5. look again, and say what is covered.
+    1. read the index as it is now; select the segments that are not in it yet and still fit. If there are none, return
+       without a new version.
+    2. compare the parameters of the segments, also with a segment that stays; check that every file is there.
+    3. take the outcome slot of each; garbage collection takes it before it deletes a segment (R20). If one is lost,
+       give back the others and raise Transient. Slots of segments that no longer fit are given back too.
+    4. commit by compare-and-set on the version that was read; after a conflict or without a response repeat from 1.
+    5. read the index again, and return what is covered.
 
-    Raises InvalidInput for other parameters, DataLoss for a file that is gone, Transient if others were faster every
-    time, or a collection was: what was built is garbage then.
+    Raises InvalidInput for different parameters, DataLoss for a missing file, Transient if other processes, or garbage
+    collection, were faster: the new segments are then garbage.
     """
     failure: StoreError | None = None
     unknown = False
@@ -143,7 +144,7 @@ def _win(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
 
 
 def _give_back(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
-    """Let garbage collection have segments that this process will never commit. Best effort: else they stay."""
+    """Let garbage collection delete segments that this process will never commit. Best effort: otherwise they stay."""
     for one in segments:
         with suppress(HeadgateError):
             if taken_by(store, slot := index_slots.outcome(one)) == "maker":
@@ -151,7 +152,7 @@ def _give_back(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
 
 
 def native_segment(segment: Segment) -> NativeSegment:
-    """As a commit names it."""
+    """The segment in the form that a commit takes."""
     facts = segment.facts
     return NativeSegment(
         index_id=segment.index_id,

@@ -1,7 +1,7 @@
-"""One segment of an index as a job that runs anywhere: built from rows, or gathered from segments by copying.
+"""Jobs that make one index segment each, on any machine: built from rows, or gathered from segments by copying.
 
-Promises: every attempt works under an id of its own, so that two of one job never meet; what it gives is finalized,
-and nothing names it yet.
+Promises: every attempt uses its own id, so that two attempts of one job never collide. The segment that it returns is
+finalized but not committed.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from headgate.steps import step
 
 
 class Job(Protocol):
-    """One segment to make, anywhere: picklable. An attempt may run twice, also at the same time."""
+    """Makes one segment on any machine; picklable. A job may run twice, also at the same time."""
 
     @property
     def fragments(self) -> tuple[int, ...]:
-        """What the segment will cover."""
+        """The fragments that the segment will cover."""
 
     def run(self, *, report: Report = no_report) -> Segment:
-        """Make it, under a new id. Raises Transient: try again."""
+        """Make the segment, under a new id. If it raises Transient, try again."""
 
 
 Runner: TypeAlias = Callable[[Sequence[Job], Report], Sequence[Segment]]
-"""Runs jobs, and gives their segments in any order. Reports the stages of a job in segments."""
+"""Runs jobs, and returns their segments in any order. Reports the progress of a job's stages in segments."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class BuildJob:
     version: int
     fragments: tuple[int, ...]
     rows: int
-    """How many these fragments have at that version."""
+    """Rows of these fragments at that version."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, *, report: Report = no_report) -> Segment:
@@ -88,7 +88,7 @@ class GatherJob:
 
     @property
     def fragments(self) -> tuple[int, ...]:
-        """Of all sources."""
+        """The fragments of all sources."""
         return tuple(sorted(fragment for source in self.sources for fragment in source.fragments))
 
     def run(self, *, report: Report = no_report) -> Segment:
@@ -100,7 +100,7 @@ class GatherJob:
 
 
 def intended(store: ObjectStore) -> IndexFolder:
-    """A folder of a new id, of which garbage collection knows before its first byte that it has a maker (R20)."""
+    """A folder with a new id. Its intent tells garbage collection, before the first byte, that it is in use (R20)."""
     folder = IndexFolder(store, uuid.uuid4())
     with suppress(AlreadyExists):
         store.put_if_absent(index_slots.intent(folder.index_id), b"")
@@ -108,7 +108,7 @@ def intended(store: ObjectStore) -> IndexFolder:
 
 
 def in_process(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
-    """One job after the other, here; Lance itself uses every core."""
+    """Run the jobs one after the other in this process; Lance itself uses every core."""
     made = []
     for number, job in enumerate(jobs):
 
@@ -120,7 +120,7 @@ def in_process(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
 
 
 def build(folder: IndexFolder, job: BuildJob) -> Built:
-    """Let native index the job's fragments into staging, and say what it wrote: the expected manifest."""
+    """Let native index the job's fragments into staging. Returns what it wrote: the expected manifest."""
     native = build_segment(
         folder.store, job.version, job.column, job.name, job.fragments, job.parameters, folder.index_id
     )

@@ -1,4 +1,4 @@
-"""What is different from one kind of index to another; all the rest of building is the same for texts and vectors."""
+"""The interface for what differs between kinds of index; the rest of a build is the same for texts and vectors."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ class Kind(Protocol):
     def chosen(
         self, store: ObjectStore, column: str, look: IndexLook, given: Mapping[str, Any] | None, rebuild: bool
     ) -> Mapping[str, Any]:
-        """The parameters to build with. Raises InvalidInput if they cannot be, or are others than the index has."""
+        """The parameters to build with. Raises InvalidInput if they are invalid or differ from those of the index."""
 
     def begun(
         self, store: ObjectStore, column: str, look: IndexLook, chosen: Mapping[str, Any], rebuild: bool
     ) -> IndexLook:
-        """The index once what must be there before the first segment is."""
+        """Prepare what must exist before the first segment. Returns the index as it is then."""
 
     def plan(
         self, store: ObjectStore, column: str, look: IndexLook, limits: Limits, renew: bool = False
     ) -> Round | Merge | None:
-        """What to do next, with `renew` every segment anew. None: nothing."""
+        """What to do next; with `renew` build every segment again. None if there is nothing to do."""
 
     def jobs(
         self, store: ObjectStore, column: str, look: IndexLook, todo: Round | Merge, parameters: Mapping[str, Any]
     ) -> tuple[list[Job], Round]:
-        """The jobs of a round, and the round as it is then."""
+        """The jobs of a round, and the round that they carry out."""
 
     def run(self, jobs: Sequence[Job], runner: Runner, report: Report) -> Sequence[Segment]:
         """Run the jobs of a round."""
 
     def differ(self, one: Segment, other: Segment) -> str | None:
-        """What keeps two new segments from standing in one index; None: nothing."""
+        """The difference because of which two new segments must not be in one index; None if there is none."""
 
     def differ_beside(self, store: ObjectStore, look: IndexLook, staying: SegmentLook, added: Segment) -> str | None:
-        """The same of a segment that is there and a new one."""
+        """The same for an existing segment and a new one."""
 
     def inside(self, store: ObjectStore, segment: SegmentLook) -> tuple[int | None, int | None]:
-        """How many texts or vectors a segment has, and of how many parts it is made; None where nothing says so."""
+        """The number of texts or vectors in a segment, and of its parts or partitions; None if unknown."""
 
     def waits(self, store: ObjectStore, column: str, look: IndexLook) -> str:
-        """Why there is no index yet, as a sentence; empty where there is one, or is to be."""
+        """Why there is no index yet, as text; empty if there is one, or nothing prevents it."""

@@ -1,8 +1,8 @@
-"""What to do next about an index, and what of it may be committed: pure decisions.
+"""Decides what to build next for an index, and what may be committed. Pure.
 
-Rounds follow each other until nothing is left to do. Each is small enough to land before garbage collection could
-take its folders for leftovers, and is planned from what the base says then. So a compaction, an append or a rival in
-between costs work at most.
+Rounds follow each other until nothing is left to do. Each is small enough to be committed before garbage collection
+could treat its folders as leftovers, and is planned from the base as it is then. So a compaction, an append or another
+build in between can at most waste work.
 """
 
 from __future__ import annotations
@@ -17,46 +17,47 @@ from headgate.search.finalize.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How an index is cut."""
+    """Limits for the segments of an index."""
 
     tasks: int = 1
     """Segments built at the same time."""
     max_segments: int = 8
-    """More are merged: each segment costs every query about a tenth of a millisecond."""
+    """If there are more, some are merged: each segment costs every query about 0.1 ms."""
     segment_rows: int = 4_000_000
-    """About two minutes of one core for short texts; merging past it copies parts instead of indexing rows again."""
+    """About two minutes of one core for short texts; larger merges copy parts instead of indexing rows again."""
     task_rows: int = 50_000
-    """Fewer are not worth a task of their own."""
+    """Minimum rows of a task, if possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Segments to build, each over its group of fragments, and those that they replace or that cover nothing."""
+    """Segments to build, one per group of fragments, and segments to remove: replaced ones, and those without live
+    fragments."""
 
     groups: tuple[tuple[int, ...], ...]
     removed: tuple[uuid.UUID, ...] = ()
     whole: bool = False
-    """Whether it lands as a whole or not at all."""
+    """True if it must be committed completely or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Segments that become one."""
+    """Segments to merge into one."""
 
     sources: tuple[SegmentLook, ...]
     fragments: tuple[int, ...]
-    """Their living fragments."""
+    """Their live fragments."""
     copied: bool
-    """Too large to be indexed again: their parts are copied."""
+    """True if they are too large to be indexed again: their parts are copied."""
 
     @property
     def as_round(self) -> Round:
-        """Their living rows indexed again."""
+        """A round that indexes their live fragments again."""
         return Round((self.fragments,), tuple(one.index_id for one in self.sources))
 
 
 def plan(look: IndexLook, limits: Limits) -> Round | Merge | None:
-    """The next round: fragments without index first, then too many segments. None: all is done."""
+    """The next round: first fragments without an index, then a merge if there are too many segments. None if done."""
     living = _living(look)
     covered = set[int]().union(*living.values())
     missing = sorted(set(look.fragments) - covered)
@@ -78,13 +79,13 @@ def plan(look: IndexLook, limits: Limits) -> Round | Merge | None:
 
 
 def plan_rebuild(look: IndexLook, limits: Limits) -> Round:
-    """Every fragment anew, in place of all segments. One round: other parameters cannot stand beside the old ones."""
+    """Index every fragment again and replace all segments, in one round: old and new parameters must not mix."""
     groups = split(sorted(look.fragments), look.fragments, limits)
     return Round(tuple(groups), tuple(one.index_id for one in look.segments), whole=True)
 
 
 def split(fragments: Sequence[int], known: Mapping[int, Fragment], limits: Limits) -> list[tuple[int, ...]]:
-    """Runs of fragments with about the same number of rows: at most segment_rows, at least task_rows if possible."""
+    """Groups of consecutive fragments of about equal rows: at most segment_rows, at least task_rows if possible."""
     if not fragments:
         return []
     rows = _rows(fragments, known)
@@ -93,7 +94,7 @@ def split(fragments: Sequence[int], known: Mapping[int, Fragment], limits: Limit
     filled = 0
     for number, fragment in enumerate(fragments):
         size = known[fragment].rows
-        # The next group begins where this one has its share, or would pass the limit.
+        # A new group begins if this one has its share, or would exceed the limit.
         full = filled * count >= rows * len(groups) and len(groups) < count
         over = groups[-1] and _rows(groups[-1], known) + size > limits.segment_rows
         if number and (full or over):
@@ -105,21 +106,21 @@ def split(fragments: Sequence[int], known: Mapping[int, Fragment], limits: Limit
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What of a round still fits the base."""
+    """Which segments of a round still fit the base."""
 
     added: tuple[Segment, ...]
     removed: tuple[uuid.UUID, ...]
     landed: tuple[uuid.UUID, ...]
-    """In the index already: an earlier try's response was lost, or it is committed again."""
+    """In the index already: the response of an earlier try was lost, or the segment is committed again."""
     stale: tuple[uuid.UUID, ...]
-    """Built over fragments that are mostly gone, changed, or covered by another: of no use any more."""
+    """Unusable: their fragments are mostly gone, changed, or covered by another segment."""
 
 
 def decide(planned: IndexLook, now: IndexLook, built: Sequence[Segment], removed: Iterable[uuid.UUID]) -> Decision:
-    """What may be committed onto `now` of what was built over `planned`.
+    """Which segments that were built from `planned` may be committed to `now`.
 
-    A segment goes only if what is added covers all that it still covers, and nothing is added beside one that stays
-    and covers a fragment of it: no fragment is lost, none is indexed twice.
+    A segment is removed only if added ones cover all its live fragments. A segment is not added if a remaining one
+    covers one of its fragments. So no fragment loses its index, and none is indexed twice.
     """
     present = {one.index_id: one for one in now.segments}
     landed = tuple(one.index_id for one in built if one.index_id in present)
@@ -140,15 +141,15 @@ def decide(planned: IndexLook, now: IndexLook, built: Sequence[Segment], removed
 
 
 def uncovered(look: IndexLook) -> frozenset[int]:
-    """Living fragments that no segment covers."""
+    """Live fragments that no segment covers."""
     return frozenset(look.fragments) - frozenset().union(*(one.fragments for one in look.segments))
 
 
 def _usable(segment: Segment, planned: IndexLook, now: IndexLook) -> bool:
-    """True if the values that were indexed are still those of the column, and most of them still there.
+    """True if the indexed values are still the column's, and at least half of the rows still exist.
 
-    Readers skip deleted rows and fragments that are gone, yet their words weigh in every score: where more than half
-    of the rows are gone, it is built again.
+    Readers skip deleted rows and removed fragments, but their words still count in every score: if more than half of
+    the rows are gone, the segment is built again.
     """
     if planned.field_id != now.field_id or planned.name != now.name:
         return False
@@ -156,7 +157,7 @@ def _usable(segment: Segment, planned: IndexLook, now: IndexLook) -> bool:
     for fragment in segment.fragments:
         before, after = planned.fragments.get(fragment), now.fragments.get(fragment)
         if before is None and after is None:
-            continue  # gone before: a source of a merge covered it
+            continue  # it was gone before: a source of a merge covered it
         if before is None or (after is not None and before.files != after.files):
             return False
         rows += before.rows
@@ -167,8 +168,8 @@ def _usable(segment: Segment, planned: IndexLook, now: IndexLook) -> bool:
 def _absorbed(
     rows: int, alive: Mapping[SegmentLook, frozenset[int]], known: Mapping[int, Fragment], limits: Limits
 ) -> list[SegmentLook]:
-    """Small segments that a new one takes in: those not larger than it is by then, so that each row is indexed again
-    only some logarithmic number of times; and further ones while there are too many."""
+    """Small segments to merge into a new one: those not larger than the new one has become, so that each row is indexed
+    only a logarithmic number of times; and more while there are too many segments."""
     taken: list[SegmentLook] = []
     for one in sorted(alive, key=lambda one: _rows(alive[one], known)):
         size = _rows(alive[one], known)

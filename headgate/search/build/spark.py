@@ -1,7 +1,7 @@
-"""Building indexes on executors: each task builds a segment and finalizes it; the driver commits names.
+"""Builds indexes on executors: each task builds and finalizes a segment; the driver commits them.
 
-Promises: rows and index files never pass through the driver; a task that fails is tried again by Spark under a new
-id, and of two attempts at once one is committed. See `search.build.build` for the rest.
+Promises: rows and index files never pass through the driver. Spark retries a failed task, under a new id; of two
+attempts at the same time one is committed. See `search.build.build` for the rest.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNKNOWN_CORES = 8
-"""Segments at once on Spark Connect: as many as an index may have."""
+"""Segments built at once on Spark Connect: as many as an index may have."""
 
 Naming: TypeAlias = "Callable[[SparkSession, str], AbstractContextManager[None]]"
-"""Gives Spark jobs their name, and their pool: `described`, or `named` for maintenance."""
+"""Sets the description, and the pool, of Spark jobs: `described`, or `named` for maintenance."""
 
 _ON_EXECUTORS = BUILD_STAGES[1:-1]
 
 
 def on_spark(spark: SparkSession, table: str = "a table", *, naming: Naming = described) -> Runner:
-    """A runner that gives each job to a task of one Spark job."""
+    """A runner that runs each job as a task of one Spark job."""
 
     def run(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
         for stage in _ON_EXECUTORS:
@@ -70,7 +70,7 @@ def _collected(spark: SparkSession, jobs: Sequence[Job]) -> list[dict[str, Any]]
 
 
 def index_task(jobs: tuple[Job, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: one finalized segment per job; nothing names it yet."""
+    """Runs on an executor: makes one finalized segment per job, not committed yet."""
     for batch in batches:
         lines = []
         for number in batch.column(0).to_pylist():
@@ -82,7 +82,7 @@ def index_task(jobs: tuple[Job, ...], batches: Iterable[pa.RecordBatch]) -> Iter
 
 
 def limits_on(spark: SparkSession) -> Limits:
-    """As many segments at once as there are cores; a guess on Spark Connect, which does not say."""
+    """Limits with as many segments at once as there are cores; a guess on Spark Connect, which does not return it."""
     if is_remote(spark):
         return Limits(tasks=UNKNOWN_CORES)
     return Limits(tasks=int(spark.sparkContext.defaultParallelism))

@@ -1,4 +1,4 @@
-"""Full-text indexes of a column: segments of words, which are gathered by copying once they are large."""
+"""Builds full-text indexes of a column. Large segments are merged by copying their parts."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class TextKind:
     def begun(
         self, store: ObjectStore, column: str, look: IndexLook, chosen: Mapping[str, Any], rebuild: bool
     ) -> IndexLook:
-        """On a base without rows the index is made empty, so that it keeps its parameters, and fresh rows can be
-        searched.
-        """
+        """On a base without rows, create an empty index: it keeps the parameters, and fresh rows can be searched."""
         if look.fragments or not (look.parameters is None or (rebuild and look.parameters != chosen)):
             return look
         uri, options = store.locate()
@@ -100,7 +98,7 @@ TEXT = TextKind()
 
 
 def check_same(store: ObjectStore, look: IndexLook, given: Mapping[str, Any]) -> None:
-    """Raises InvalidInput if an index has something otherwise; what is not given may be anything."""
+    """Raises InvalidInput if a given parameter differs from the index's."""
     if (difference := other_parameter(look, given)) is not None:
         raise InvalidInput(
             difference,
@@ -110,7 +108,7 @@ def check_same(store: ObjectStore, look: IndexLook, given: Mapping[str, Any]) ->
 
 
 def other_parameter(look: IndexLook, given: Mapping[str, Any]) -> str | None:
-    """What an index has otherwise than the parameters say, as a sentence; what they leave out may be anything."""
+    """The first given parameter that differs from the index's, as a sentence; None if all are equal."""
     there = look.parameters or {}
     for key, value in given.items():
         if there.get(key) != value:
@@ -119,9 +117,10 @@ def other_parameter(look: IndexLook, given: Mapping[str, Any]) -> str | None:
 
 
 def _gatherable(store: ObjectStore, merge: Merge) -> tuple[Segment, ...] | None:
-    """The sources where copying their parts is right and worth it, else None: they are indexed again from the rows.
+    """The sources if their parts can and should be copied, else None: their rows are then indexed again.
 
-    Right only if each covers exactly what it was built over: of a fragment that it lost, it still has the words.
+    Copying is correct only if each source covers exactly the fragments it was built over: it still contains the words
+    of a fragment that it no longer covers.
     """
     if not merge.copied:
         return None

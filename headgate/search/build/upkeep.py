@@ -1,11 +1,11 @@
-"""Keeping the indexes that a base has: what came into it since is indexed, and segments stay few.
+"""Keeps the base's indexes up to date: indexes new rows, and keeps the number of segments small.
 
 Promises:
-1. Every full-text index of the base is looked after, whoever made it, with the parameters it has. None is rebuilt that
-   somebody dropped. A vector column has the index that the table's record names, once it can be trained.
-2. What `build` promises: a crash anywhere, then again, ends in the same index; where nothing is to be done nothing is
-   written.
-3. One index that cannot be kept does not keep the others from it.
+1. It maintains every full-text index of the base, no matter who created it, with its own parameters. A dropped index is
+   not created again. A vector column gets the index that the table's record names, once it can be trained.
+2. As in `build`: after a crash anywhere, the next run ends in the same index; if there is nothing to do it writes
+   nothing.
+3. If one index fails, the others are still maintained.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Indexed:
     """What was done to the indexes of a base."""
 
     columns: tuple[str, ...] = ()
-    """Whose index had something to do."""
+    """Columns whose index got new segments."""
     segments: int = 0
-    """Committed."""
+    """Number of committed segments."""
 
 
 def neglected(home: TableHome, limits: Limits | None = None) -> tuple[str, ...]:
-    """The columns whose index misses fragments, or has too many segments. Reads the base; writes nothing."""
+    """The columns whose index lacks fragments or has too many segments. Reads the base; writes nothing."""
     cut, store = limits or Limits(), home.store
     return tuple(
         column
@@ -53,9 +53,9 @@ def index_base(
     limits: Limits | None = None,
     report: Report = no_report,
 ) -> Indexed:
-    """Let every index of the base cover all of its rows, one after the other. See `build_index`.
+    """Make every index of the base cover all of its rows, one index after the other. See `build_index`.
 
-    Raises the first error of an index, once the others are done: DataLoss, InvalidInput, Transient.
+    Raises the first error of an index, after the others are done: DataLoss, InvalidInput, Transient.
     """
     columns, segments, failed = [], 0, None
     for column, name, kind in kept_indexes(home):
@@ -72,8 +72,8 @@ def index_base(
 
 
 def kept_indexes(home: TableHome) -> Iterator[tuple[str, str, Kind]]:
-    """Column, name and kind of the full-text indexes that the base has now, and of the vector columns; of whole
-    columns, which are what segments are built over.
+    """Column, name and kind of the base's full-text indexes and of the table's vector columns. Skips indexes of nested
+    fields: segments are built over top-level columns only.
     """
     dataset = open_dataset(home.store)
     whole = set(dataset.schema.names)
@@ -86,5 +86,5 @@ def kept_indexes(home: TableHome) -> Iterator[tuple[str, str, Kind]]:
 
 
 def kind_of(home: TableHome, column: str) -> Kind:
-    """How a column of the table is indexed: as vectors where it is one of them, else by its words."""
+    """The kind of index of a column: VectorKind for a vector column, else TEXT."""
     return next((VectorKind(vector) for vector in home.vectors if vector.column == column), TEXT)

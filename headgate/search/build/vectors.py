@@ -1,10 +1,10 @@
-"""Vector indexes of a column: one model trained by a sample, and segments that are all built by it.
+"""Builds vector indexes of a column: one model is trained with a sample, and all segments are built with it.
 
 Promises, besides those of `build`:
-1. The model is trained once: by the first job of a new index, or when the index is rebuilt. Later segments read it from
-   a segment that is there, also from one that native rewrote.
-2. Below the rows that training needs there is no index, and searches measure every row.
-3. Where an index has four times the vectors of its training, all of it is built again, with more partitions.
+1. The model is trained once: by the first job of a new index, or when the index is rebuilt. Later jobs read it from an
+   existing segment, also from one that native rewrote.
+2. With fewer rows than training needs there is no index, and searches measure every row.
+3. If an index has about four times the vectors of its training, it is rebuilt with more partitions.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from headgate.shards.vectors import VectorColumn
 from headgate.steps import step
 
 GROWN = 2
-"""So many times the partitions it has an index should have, before it is built again: about four times the vectors."""
+"""An index is rebuilt if it should have this many times its partitions: at about four times the vectors."""
 
 VALUES = "auxiliary.idx"
-"""The file of a segment that has a row for each vector."""
+"""The file of a segment with one row per vector."""
 
 _counts: Cache[int] = Cache("vector_counts", lambda count: 200)
 
 
 @dataclass(frozen=True)
 class VectorKind:
-    """See Kind. Index and metric are those of the column."""
+    """See Kind. Index type and metric are those of the column."""
 
     of: VectorColumn
 
@@ -92,7 +92,7 @@ class VectorKind:
         return [made(fragments=group, model=own[0] if own else None) for group in done.groups], done
 
     def run(self, jobs: Sequence[Job], runner: Runner, report: Report) -> Sequence[Segment]:
-        """Where there is no model yet the first job trains it, and the others read it from that one's segment."""
+        """If there is no model yet, the first job trains it, and the others read it from the first one's segment."""
         leader, *others = jobs
         if not isinstance(leader, VectorJob) or leader.model is not None:
             return runner(jobs, report)
@@ -107,7 +107,7 @@ class VectorKind:
         return differing(_settings(look.parameters or {}), added.settings)
 
     def inside(self, store: ObjectStore, segment: SegmentLook) -> tuple[int | None, int | None]:
-        """Vectors, and partitions."""
+        """The number of vectors, and of partitions."""
         if segment.elsewhere:
             return None, None
         objects = IndexFolder(store, segment.index_id).objects
@@ -123,7 +123,7 @@ class VectorKind:
         return f"no index yet: it needs {needed:,} rows with a vector, and the base has {found:,}"
 
     def _vectors(self, store: ObjectStore, column: str, look: IndexLook) -> int:
-        """The rows of the base that have a vector; where there are too few rows, how many these are."""
+        """The number of the base's rows with a vector; if there are too few rows for an index, the number of rows."""
         rows = sum(fragment.rows for fragment in look.fragments.values())
         if rows < self.of.train_rows:
             return rows
@@ -140,7 +140,7 @@ class VectorKind:
 
 @dataclass(frozen=True)
 class VectorJob:
-    """Index fragments of one version of the base by a model; without one it trains it."""
+    """Index fragments of one version of the base with a model; train the model if there is none."""
 
     store: ObjectStore
     column: str
@@ -148,9 +148,9 @@ class VectorJob:
     version: int
     fragments: tuple[int, ...]
     settings: Mapping[str, str]
-    """The type of the index, and what it measures."""
+    """Type and metric of the index."""
     model: uuid.UUID | None
-    """A segment that has it."""
+    """A segment that contains the model; None if this job must train it."""
 
     def run(self, *, report: Report = no_report) -> Segment:
         """See Job."""
@@ -173,7 +173,7 @@ class VectorJob:
             folder.index_id,
             index_type,
         )
-        # Lance never syncs, and what a commit names must be on disk before it.
+        # Lance never syncs, and the files must be on disk before a commit names them.
         sync_tree(self.store, f"_indices/{folder.index_id}")
         rows = read_end(folder.objects, VALUES, native.files[VALUES]).rows
         facts = Facts(native.fields, native.dataset_version, native.index_version, native.details)

@@ -1,13 +1,15 @@
-"""Finalizing an index segment: staged parts become the files that native Lance searches.
+"""Finalizes an index segment: copies staged parts to the files that native Lance searches.
 
 Promises:
-1. Staging is kept until the marker `metadata.lance` is valid: readable, and every part it lists there in its size.
-2. A valid marker makes it a no-op. A torn marker or a missing, partial or foreign final is repaired from staging.
-3. Finals and marker are only ever replaced, each whole or not at all; none is deleted first.
-4. A part that is missing, cut off, stale, foreign or built with other parameters is refused by name, with staging
-   untouched: what must be there is what the builders say they wrote, never what happens to lie there.
-5. After a crash anywhere, and beside any number of others that finalize the same segment, calling it again
-   succeeds, and there is one result.
+1. Staging is kept until the marker `metadata.lance` is valid: readable, and every part that it lists exists with its
+   size.
+2. With a valid marker it does nothing but clean up. A torn marker, or a missing, partial or foreign final file, is
+   repaired from staging.
+3. Final files and marker are only replaced, each atomically; none is deleted first.
+4. A part that is missing, truncated, stale, foreign or built with other parameters raises an error with its name, and
+   staging stays untouched: the expected files are those that the builders returned, not those that happen to exist.
+5. After a crash anywhere, and with any number of finalizers of the same segment at once, calling it again succeeds with
+   the same result.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ from headgate.search.finalize.segment import (
 from headgate.steps import step
 
 Report: TypeAlias = Callable[[str, int, int], None]
-"""Told of each stage how much of how much is done; first with 0, at last with all."""
+"""Called for each stage with the amount done and the total; first with 0, at last with the total."""
 
 FINALIZE_STAGES = ("discover", "copy_parts", "write_merged_metadata", "clean_staging")
 FINALIZE_STEPS = ("listed", "checked", "copied", "staged_marker", "marked", "cleaned")
-"""Where `finalize` pauses, in order."""
+"""The named steps of `finalize`, in order."""
 
 AT_ONCE = 8
-"""Copies or deletes: hides a store's latency; more would only queue at a disk."""
+"""Copies or deletes at the same time: hides a store's latency; more would only queue at a disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,23 +59,23 @@ T = TypeVar("T")
 
 
 def no_report(stage: str, done: int, total: int) -> None:
-    """Tells nobody."""
+    """Reports nothing."""
 
 
 @dataclass
 class Stages:
-    """Tells of stages so that each is begun once and completed once, whatever way the work takes."""
+    """Reports stages so that each is completed exactly once, whichever path the work takes."""
 
     report: Report
     _told: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def at(self, stage: str, done: int, total: int) -> None:
-        """So much of a stage is done."""
+        """Report that so much of a stage is done."""
         self._told[stage] = done, total
         self.report(stage, done, total)
 
     def complete(self, *stages: str) -> None:
-        """These are over: what was not begun had nothing to do."""
+        """Report these stages as complete: one that was not started had nothing to do."""
         for stage in stages:
             done, total = self._told.get(stage, (-1, 0))
             if done != total:
@@ -86,18 +88,19 @@ def finalize(
     *,
     report: Report = no_report,
 ) -> Segment:
-    """Make the staged parts of a segment searchable. Nothing refers to it before it is committed.
+    """Make the staged parts of a segment searchable. Nothing refers to the segment before it is committed.
 
-    1. discover: list the folder, THEN read the marker. Where it is valid, go to 6. Otherwise the list is complete,
-       because staging is cleaned only after a valid marker.
-    2. compare staging with what was built; refuse what is missing, cut off, foreign or of other parameters.
-    3. copy every staged file to its final name, which replaces what is there.
-    4. list again: every final has its size.
-    5. write the marker beside, and copy it to its name: it appears whole, also over a torn one.
-    6. with the marker read back and valid, delete staging and strays; what cannot be deleted is left to the next.
+    1. discover: list the folder, THEN read the marker. If it is valid, go to 6. Otherwise the list is complete, because
+       staging is cleaned only after a valid marker.
+    2. compare staging with what was built; a missing, truncated or foreign part, or one with other parameters, is an
+       error.
+    3. copy every staged file to its final name, replacing what is there.
+    4. list again: every final file must have its size.
+    5. write the marker under a temporary name, and copy it to its own: it appears atomically, also over a torn one.
+    6. with the marker read back and valid, delete staging and strays; what cannot be deleted is left to the next call.
 
-    Where something is missing on the way, another finalizer may be done: a valid marker is success. Raises
-    InvalidInput and DataLoss with staging untouched, Transient: call again.
+    If something is missing on the way, another finalizer may have finished: a valid marker then means success. Raises
+    InvalidInput and DataLoss with staging untouched; Transient means call again.
     """
     return _Finalizer(folder, built, Stages(report)).run()
 
@@ -122,7 +125,7 @@ class _Finalizer:
                 step("copied")
                 segment = self._mark()
             except (NotFound, DataLoss, InvalidInput) as error:
-                # Another finalizer that is done deletes staging, and this one cannot find it any more.
+                # Another finalizer may have finished and deleted staging.
                 segment = self._finished()
                 if segment is None:
                     error.with_context(**self.folder.where())
@@ -137,7 +140,7 @@ class _Finalizer:
     # -- 1, and wherever something is missing -----------------------------------------
 
     def _finished(self) -> Segment | None:
-        """The segment where its marker is valid and it is what was built, else None."""
+        """The segment if its marker is valid and matches what was built, else None."""
         marker = read_marker(self.folder)
         if marker is None or differing(marker.settings, self.built.settings):
             return None
@@ -148,7 +151,7 @@ class _Finalizer:
         return self._finished_by_native(marker, sizes)
 
     def _finished_by_native(self, marker: Marker, sizes: Mapping[str, int]) -> Segment | None:
-        """Native merges small parts, so that sizes tell nothing; its files must be whole and have all documents."""
+        """Native merges small parts, so sizes prove nothing; its files must be complete and have all documents."""
         files = {}
         documents = 0
         for part in marker.parts:
@@ -193,7 +196,7 @@ class _Finalizer:
             raise Transient(f"{name} changed after it was copied.", **self.folder.where())
         staged = f"{STAGING}merged-{uuid.uuid4().hex}.lance"
         data = marker_bytes(self.built)
-        with suppress(AlreadyExists):  # nobody else knows the name: it is ours, and the response to its put was lost
+        with suppress(AlreadyExists):  # the name is random: the object is ours, and the response to its put was lost
             self.folder.objects.put_if_absent(staged, data)
         step("staged_marker")
         self.folder.objects.copy(staged, MARKER)
@@ -210,7 +213,7 @@ class _Finalizer:
             strays = sorted(name for name in self._sizes() if is_stray(name, segment.files))
             objects = self.folder.objects
             self._each("clean_staging", lambda name: delete(objects, name, "staging"), strays)
-        except HeadgateError:  # the segment is whole; leftovers are never listed, and garbage collection takes them
+        except HeadgateError:  # the segment is complete; no commit lists leftovers, and garbage collection deletes them
             _log.debug("cleaning the staging folder of index %s failed", self.folder.index_id, exc_info=True)
 
     def _each(self, stage: str, do: Callable[[T], None], what: Sequence[T]) -> None:
@@ -230,7 +233,7 @@ _AGAIN = "build the segment again under a new id; staging was not touched"
 
 
 def check_staging(built: Built, listed: Mapping[str, int]) -> None:
-    """Raises DataLoss for a staged file that is missing or cut off, InvalidInput for one that nobody built."""
+    """Raises DataLoss for a missing or truncated staged file, InvalidInput for one of another build."""
     for name, size in built.staged().items():
         if name not in listed:
             raise DataLoss(f"{name} is missing.", advice=_AGAIN)

@@ -1,7 +1,7 @@
-"""Several finalized segments as one, by copying: nothing is tokenized again, on S3 nothing leaves the server.
+"""Merges finalized segments into one by copying: nothing is tokenized again, and on S3 nothing leaves the server.
 
-Promises, besides those of `finalize`: a part's files are whole in staging BEFORE the staged metadata list it, and
-the sources are never changed. So a crash anywhere leaves sources that serve as before and a folder that nothing names.
+Promises, besides those of `finalize`: a part's files are complete in staging BEFORE the staged metadata list it, and
+the sources are never changed. So after a crash the sources work as before, and nothing names the new folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headgate.search.finalize.segment import (
 from headgate.steps import step
 
 GATHER_STEPS = ("copied_part", "listed_part", "staged")
-"""Where `gather` pauses before it finalizes; the first two for each part."""
+"""The named steps of `gather` before it finalizes; the first two for each part."""
 
 
 def gather(
@@ -42,8 +42,8 @@ def gather(
 ) -> Segment:
     """Make one segment with all parts of the sources, which stay. The target's id must be new.
 
-    1. check: the same parameters, and no fragment twice, otherwise InvalidInput.
-    2. for each part: copy its files into the target's staging, then put the metadata that list it.
+    1. check that parameters are equal and no fragment occurs twice; raises InvalidInput.
+    2. for each part: copy its files to the target's staging, then put the metadata that list it.
     3. finalize.
     """
     built = stage(target, sources)
@@ -52,7 +52,7 @@ def gather(
 
 
 def stage(target: IndexFolder, sources: Sequence[Segment]) -> Built:
-    """Steps 1 and 2 of `gather`: what is staged then."""
+    """Steps 1 and 2 of `gather`. Returns what was staged."""
     kept = [
         (replace(target, index_id=one.index_id), one, number) for one in sources for number in range(one.part_count)
     ]
@@ -76,7 +76,7 @@ def _stage_part(target: IndexFolder, source: IndexFolder, number: int, new_id: i
     step("copied_part")
     nothing = pa.record_batch([], schema=pa.schema([]))
     data = small_file(nothing, {**built.settings, "partitions": json.dumps([new_id])})
-    with suppress(AlreadyExists):  # the target's id is new: it is ours, and the response to its put was lost
+    with suppress(AlreadyExists):  # the target's id is new: the object is ours, and the response to its put was lost
         target.objects.put_if_absent(staged_name(new_id, "metadata"), data)
     step("listed_part")
 

@@ -1,6 +1,6 @@
-"""The marker of a finalized segment, `metadata.lance`: what it says, whether it is valid, and its bytes.
+"""The marker of a finalized segment, `metadata.lance`: reads, checks and makes it.
 
-Native Lance reads the same object first of all; ours has one key more, by which a segment describes itself.
+Native Lance reads the same object first. headgate's marker has one more key, which describes the segment.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Marker:
     parts: tuple[int, ...]
     settings: Mapping[str, str]
     segment: Segment | None
-    """None where native wrote it."""
+    """None if native wrote the marker."""
 
 
 def read_marker(folder: IndexFolder) -> Marker | None:
-    """The marker of a segment; None where there is none, or one that cannot be read."""
+    """The marker of a segment; None if it is missing or invalid."""
     try:
         data = folder.objects.get(MARKER)
         metadata = end_of(data).metadata
@@ -61,9 +61,9 @@ def read_marker(folder: IndexFolder) -> Marker | None:
 
 
 def read_segment(folder: IndexFolder) -> Segment | None:
-    """The segment that a marker of ours describes, all its files there in their sizes; None where that is not so.
+    """The segment that headgate's marker describes, if all its files exist with their sizes, else None.
 
-    Markers that native wrote do not describe their segments: None as well.
+    Also None if native wrote the marker, which then does not describe the segment.
     """
     marker = read_marker(folder)
     if marker is None or marker.segment is None:
@@ -72,7 +72,7 @@ def read_segment(folder: IndexFolder) -> Segment | None:
 
 
 def is_whole(folder: IndexFolder, segment: Segment) -> bool:
-    """True if a finished segment is still there: its marker readable where it has one, every file in its size."""
+    """True if a finished segment is complete: its marker, if it has one, is valid, and every file has its size."""
     if segment.marker_size:
         marker = read_marker(folder)
         if marker is None or differing(marker.settings, segment.settings):
@@ -81,7 +81,7 @@ def is_whole(folder: IndexFolder, segment: Segment) -> bool:
 
 
 def marker_bytes(built: Built) -> bytes:
-    """The marker of a segment: native's keys, and ours, by which the segment describes itself."""
+    """The marker of a segment: native's keys, and headgate's, which describes the segment."""
     metadata = {
         **built.settings,
         "partitions": json.dumps(list(range(len(built.parts)))),
@@ -92,5 +92,5 @@ def marker_bytes(built: Built) -> bytes:
 
 
 def missing(files: Mapping[str, int], sizes: Mapping[str, int]) -> str | None:
-    """The first of the files that is not there in its size."""
+    """The first file that is missing or has another size; None if there is none."""
     return next((name for name in sorted(files) if sizes.get(name) != files[name]), None)

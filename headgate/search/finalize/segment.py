@@ -1,8 +1,8 @@
-"""Values of a full-text index's segments: their folder, their parts, what a build wrote, what a marker says.
+"""Values for segments of a full-text index: folder, parts, the result of a build, the description in a marker.
 
-A segment is one folder below `_indices/`. Builders write parts to `staging/part_<id>_*`; a finalized
-segment has `part_0_*`, `part_1_*` … and the marker `metadata.lance`, which native Lance reads first.
-Our marker also carries, in a key of its own, everything a commit must say of the segment.
+A segment is one folder below `_indices/`. Builders write parts to `staging/part_<id>_*`. A finalized segment has
+`part_0_*`, `part_1_*` … and the marker `metadata.lance`, which native Lance reads first. headgate's marker also has, in
+its own key, everything that a commit needs to know about the segment.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headgate.errors import Corrupt, InvalidInput
 MARKER = "metadata.lance"
 STAGING = "staging/"
 SUFFIXES = ("docs", "invert", "tokens")
-"""The files of one part, beside its staged metadata."""
+"""The files of one part, besides its staged metadata."""
 
 OURS = "headgate.segment"
-"""The marker's key that native Lance does not know and leaves alone."""
+"""headgate's key in the marker, which native Lance ignores."""
 
 _PART_FILE = re.compile(r"part_(\d+)_(docs|invert|tokens|metadata)\.lance")
 _EMPTY_METADATA = re.compile(r"part_empty_\d+_metadata\.lance")
 _NOT_SETTINGS = re.compile(r"partitions|build_.*|headgate\..*")
-"""Keys that differ from part to part or from build to build, and say nothing of how rows were indexed."""
+"""Keys that differ between parts or builds, and do not affect how rows were indexed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class IndexFolder:
     """The folder of one segment."""
 
     store: ObjectStore
-    """The table's."""
+    """The table's store."""
     index_id: uuid.UUID
 
     @cached_property
@@ -58,7 +58,7 @@ class IndexFolder:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One staged part: its id, the sizes of its files in the order of SUFFIXES, and how many documents it has."""
+    """One staged part: its id, the sizes of its files in the order of SUFFIXES, and its number of documents."""
 
     id: int
     sizes: tuple[int, int, int]
@@ -71,22 +71,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a commit says of a segment besides its files, as native told it."""
+    """What a commit needs besides a segment's files, as native returned it."""
 
     fields: tuple[int, ...]
     dataset_version: int
     index_version: int
     details: tuple[str, bytes]
-    """The protobuf by which native compares the segments of one index."""
+    """The protobuf message by which native compares the segments of one index."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build wrote: the expected manifest against which staging is checked before it is finalized."""
+    """What a build wrote: staging is checked against this expected manifest before it is finalized."""
 
     fragments: tuple[int, ...]
     parts: tuple[Part, ...]
-    """By id. None at all where no row has a word."""
+    """Ordered by id. Empty if no row has a word."""
     settings: Mapping[str, str]
     """Parameters and format, the same in every part."""
     facts: Facts
@@ -94,7 +94,7 @@ class Built:
     """Staged metadata of builders that had no document."""
 
     def staged(self) -> dict[str, int | None]:
-        """Every staged object, with its size where that is known beforehand."""
+        """Every staged object, with its size if known in advance."""
         known: dict[str, int | None] = {name: None for name in self.empty}
         for part in self.parts:
             known |= {**part.staged(), staged_name(part.id, "metadata"): None}
@@ -109,7 +109,7 @@ class Built:
         }
 
     def copies(self) -> list[tuple[str, str]]:
-        """Staged name and final name of every file."""
+        """The staged and the final name of every file."""
         return [
             (staged_name(part.id, suffix), final_name(new, suffix))
             for new, part in enumerate(self.parts)
@@ -129,9 +129,9 @@ class Segment:
     index_id: uuid.UUID
     fragments: tuple[int, ...]
     files: Mapping[str, int]
-    """Without the marker, which cannot name its own size."""
+    """Without the marker, which cannot contain its own size."""
     marker_size: int
-    """0 of an index of vectors, which has no marker: native writes its files whole."""
+    """0 for a vector index, which has no marker: native writes its files completely."""
     documents: int
     """Rows with text, or with a vector."""
     settings: Mapping[str, str]
@@ -139,21 +139,21 @@ class Segment:
 
     @property
     def part_count(self) -> int:
-        """How many parts it has."""
+        """Number of parts."""
         return len(self.files) // len(SUFFIXES)
 
     @property
     def listed(self) -> dict[str, int]:
-        """What a commit names: every file, never staging or strays."""
+        """The files that a commit lists, without staging and strays."""
         return {**self.files, MARKER: self.marker_size} if self.marker_size else dict(self.files)
 
     @property
     def nbytes(self) -> int:
-        """Of all files."""
+        """Bytes of all files."""
         return sum(self.listed.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As a task tells it to the driver."""
+        """The form in which a task returns it to the driver."""
         return {
             "index_id": str(self.index_id),
             "marker_size": self.marker_size,
@@ -163,14 +163,14 @@ class Segment:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Segment:
-        """What `to_json` gave."""
+        """The segment from `to_json`."""
         return segment_from(uuid.UUID(data["index_id"]), data, data["settings"], data["marker_size"])
 
 
 def together(built: Iterable[Built]) -> Built:
     """The expected manifest of a folder that several builders staged into.
 
-    Raises InvalidInput if two of them wrote the same part or the same fragment, or with other parameters.
+    Raises InvalidInput if two of them wrote the same part or fragment, or used different parameters.
     """
     first, *rest = built
     parts, fragments, empty = list(first.parts), list(first.fragments), list(first.empty)
@@ -191,12 +191,12 @@ def together(built: Iterable[Built]) -> Built:
 
 
 def settings_of(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What a part's or a marker's metadata say of how rows were indexed."""
+    """The settings in a part's or a marker's metadata that affect how rows were indexed."""
     return {key: value for key, value in metadata.items() if not _NOT_SETTINGS.fullmatch(key)}
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    """What two settings differ in, None where they mean the same. Parameters are compared one by one."""
+    """The first difference between two settings, None if they are equivalent. Parameters are compared one by one."""
     for key in sorted({*one, *other}):
         left, right = one.get(key), other.get(key)
         if left == right:
@@ -222,35 +222,35 @@ def partition_ids(metadata: Mapping[str, str]) -> list[int]:
 
 
 def staged_name(part: int, suffix: str) -> str:
-    """A file of a part in staging."""
+    """The name of a part's file in staging."""
     return f"{STAGING}part_{part}_{suffix}.lance"
 
 
 def final_name(part: int, suffix: str) -> str:
-    """A file of a finalized part."""
+    """The name of a finalized part's file."""
     return f"part_{part}_{suffix}.lance"
 
 
 def is_staged_part(name: str) -> bool:
-    """True if native, too, would take this object for a part that is waiting to be finalized."""
+    """True if native would also treat this object as a staged part."""
     inside = name.removeprefix(STAGING)
     return name.startswith(STAGING) and bool(_PART_FILE.fullmatch(inside) or _EMPTY_METADATA.fullmatch(inside))
 
 
 def is_empty_metadata(name: str) -> bool:
-    """True if it is the staged metadata of a builder without documents."""
+    """True for the staged metadata of a builder without documents."""
     return bool(_EMPTY_METADATA.fullmatch(name.removeprefix(STAGING)))
 
 
 def is_stray(name: str, kept: Iterable[str]) -> bool:
-    """True if an object of a finalized segment's folder is a leftover: staging, another part, a temporary file."""
+    """True if an object in a finalized segment's folder is a leftover: staging, another part, a temporary file."""
     if name in kept or name == MARKER:
         return False
     return name.startswith(STAGING) or bool(_PART_FILE.fullmatch(name)) or ".tmp" in name
 
 
 def described(segment: Segment | Built) -> dict[str, Any]:
-    """What our key of the marker holds."""
+    """The content of headgate's key in the marker."""
     facts = segment.facts
     return {
         "fragments": list(segment.fragments),
@@ -266,7 +266,7 @@ def described(segment: Segment | Built) -> dict[str, Any]:
 def segment_from(
     index_id: uuid.UUID, data: Mapping[str, Any], settings: Mapping[str, str], marker_size: int
 ) -> Segment:
-    """The segment of which `described` told. Raises Corrupt."""
+    """The segment from the fields that `described` returned. Raises Corrupt."""
     try:
         facts = Facts(
             fields=tuple(data["fields"]),

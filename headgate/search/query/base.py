@@ -1,9 +1,9 @@
-"""The base's part of a search: the segments of its index, and the fragments that none covers yet.
+"""The base's part of a search: the segments of its index, and the fragments that no segment covers yet.
 
 Promises:
 1. A live row is in exactly one part. Deleted, rewritten or moved rows of a segment are hidden from hits and statistics.
 2. Fragments that no segment covers are indexed in memory, once each.
-3. `exact` says when native's own search over the base gives the same result: everything covered, nothing hidden.
+3. `exact` is true if native's own search over the base returns the same result: everything covered, nothing hidden.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headgate.shards.rows.view import TableView
 _deleted: Cache[RowIds] = Cache("deleted_rows", lambda rows: int(rows.nbytes))
 
 GONE = 0xFFFF_FFFF << 32
-"""From here on, row ids stand for rows that no longer are: their fragment is none that can be."""
+"""Row ids from here on stand for rows that no longer exist: no fragment has such an id."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class BaseIndex:
 
     @classmethod
     def of(cls, view: TableView, column: str) -> BaseIndex:
-        """Raises InvalidInput for a column that has none."""
+        """The index of a column. Raises InvalidInput if it has none."""
         dataset, store = view.base.dataset, view.home.store
         names = {index.column: index.name for index in datasets.text_indexes(dataset)}
         if column not in names:
@@ -74,7 +74,7 @@ class BaseIndex:
 
     @cached_property
     def covered(self) -> frozenset[int]:
-        """Those of them that a segment covers. One whose values were overlaid since counts as not covered."""
+        """The fragments that a segment covers. A fragment with overlays counts as not covered."""
         return frozenset(
             number
             for segment in self.segments
@@ -83,7 +83,7 @@ class BaseIndex:
         )
 
     def parts(self, superseded: RowIds) -> list[TextPart]:
-        """All parts of the base, without these rows."""
+        """All parts of the base, without the superseded rows."""
         source = StoredSource(self.dataset)
         covered = [
             part_of(partition, source, np.union1d(superseded, gone)) for partition, gone in self._partitions_and_gone
@@ -92,14 +92,14 @@ class BaseIndex:
 
     @cached_property
     def exact(self) -> bool:
-        """True if native's own search over this version has the right hits and scores."""
+        """True if native's own search over this version returns the right hits and scores."""
         return self.covered == set(self.fragments) and not any(
             len(partition.documents(gone)) for partition, gone in self._partitions_and_gone
         )
 
     @cached_property
     def _partitions_and_gone(self) -> list[tuple[Partition, RowIds]]:
-        """Every partition with the rows that it has and the base has no more."""
+        """Every partition, with those of its rows that the base no longer has."""
         remaps = any(index.index_type == "FragmentReuse" for index in self.dataset.describe_indices())
         stable = self.dataset.has_stable_row_ids
         found = []
@@ -147,7 +147,7 @@ class BaseIndex:
 
 
 def _moved(dataset: Any, rows: RowIds) -> RowIds:
-    """Where rows are now that a compaction moved without touching the index; each that it dropped gets an id apart."""
+    """The current ids of rows that a compaction moved without rewriting the index; a dropped row gets an unused id."""
     moved = dataset.remap_row_addrs(pa.array(rows))
     dropped = pa.array(GONE + np.arange(len(rows), dtype=np.uint64))
     found: RowIds = pc.if_else(moved.is_null(), dropped, moved).to_numpy()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 _PIECE = re.compile(r"\w+(?:[-_'’.]\w+)*")
-"""A word for people; an index may split it further."""
+"""A word as people read it; an index may split it further."""
 
 Cut = Callable[[str], Sequence[str]]
-"""A text as the index's words."""
+"""Splits a text into the index's words."""
 
 
 def highlighted(text: str, wanted: Iterable[str], cut: Cut) -> list[tuple[str, bool]]:
-    """The text in pieces, each with whether it matched; joined, they are the text.
+    """Split the text into pieces, each with True if it matched. Joined, the pieces are the text.
 
     A word matches if the index turns it into one of the wanted words: "running" if "run" is wanted. If the index turns
     it into several, the parts that look like a wanted word match.
@@ -39,7 +39,7 @@ def _mark_parts(text: str, start: int, stop: int, words: set[str], cut: Cut, mar
             marked[first:last] = [True] * (last - first)
             continue
         low = text[first:last].lower()
-        # Lower-casing changes the length of few letters; then nothing in here is marked.
+        # Lower-casing may change the length of a few letters; then nothing here is marked.
         for word in words if len(low) == last - first else ():
             at = low.find(word)
             while at >= 0:

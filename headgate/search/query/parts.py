@@ -30,10 +30,10 @@ from headgate.shards.shard import Shard
 
 SCORE = "_score"
 PLACE = "__headgate_place"
-"""Numbers rows while a filter is tried on them; `_rowid` is a name that Lance does not take."""
+"""Column that numbers rows while a filter is applied to them; Lance rejects the name `_rowid`."""
 
 _indexes: Cache[OpenIndex] = Cache("indexes", lambda index: 0, lambda index: index.memory)
-"""Opened: 12 bytes for each document, and the words."""
+"""Opened indexes: 12 bytes per document, and the words."""
 
 
 class Source(Protocol):
@@ -41,7 +41,7 @@ class Source(Protocol):
 
     @property
     def place(self) -> str:
-        """Of its rows: sources of one instant that have the same rows have the same place, and their row ids too."""
+        """Identifies its rows: sources of one instant with the same rows have the same place and the same row ids."""
         ...
 
     def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
@@ -49,19 +49,19 @@ class Source(Protocol):
         ...
 
     def passing(self, filter: Filter) -> RowIds:
-        """Those that a filter lets through."""
+        """The ids of the rows that pass a filter."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class StoredSource:
-    """A dataset whose columns are those of today."""
+    """A dataset with the table's current columns."""
 
     dataset: Any
 
     @property
     def place(self) -> str:
-        """Of the dataset."""
+        """The URI of the dataset."""
         return str(self.dataset.uri)
 
     def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
@@ -69,14 +69,14 @@ class StoredSource:
         return row_ids.take_rows(self.dataset, rows, columns)
 
     def passing(self, filter: Filter) -> RowIds:
-        """Those that a filter lets through."""
+        """The ids of the rows that pass a filter."""
         with applying(filter):
             return row_ids.row_ids(self.dataset, filter)
 
 
 @dataclass(frozen=True, eq=False)
 class FreshSource:
-    """Rows in memory; a row's id is its place among them."""
+    """Rows in memory; a row's id is its index."""
 
     rows: pa.Table
     place: str
@@ -86,7 +86,7 @@ class FreshSource:
         return self._chunks.take(rows, columns)
 
     def passing(self, filter: Filter) -> RowIds:
-        """Those that a filter lets through."""
+        """The ids of the rows that pass a filter."""
         places = pa.array(np.arange(self.rows.num_rows, dtype=np.uint64))
         found: RowIds = filtered(self.rows.append_column(PLACE, places), filter).column(PLACE).to_numpy()
         return found
@@ -111,25 +111,25 @@ class TextPart:
 
 @dataclass(frozen=True)
 class TextColumn:
-    """What is searched: a column, and how its index cuts texts into words."""
+    """The searched column, and the parameters by which its index splits texts into words."""
 
     name: str
     parameters: Mapping[str, Any]
 
     def fits(self, parameters: Mapping[str, Any]) -> bool:
-        """True if an index of these parameters has the same words; how it stores them does not matter."""
+        """True if an index with these parameters has the same words; how it stores them does not matter."""
         return {**parameters, "block_size": 0} == {**self.parameters, "block_size": 0}
 
 
 def opened(segment: Segment) -> OpenIndex:
-    """An index folder, read once."""
+    """An opened index folder, from the cache if it was read before."""
     return _indexes.get_or_make(segment.uri, lambda: full_text.open_index(segment.uri, segment.options))
 
 
 def tail_parts(
     source: Source, blocks: Sequence[TextBlock], rows: RowIds, column: TextColumn, hidden: RowIds
 ) -> Iterator[TextPart]:
-    """Texts that no index covers; `rows` are their row ids in the order of the blocks."""
+    """Parts for texts that no index covers; `rows` are their row ids in the order of the blocks."""
     for segment in tail_segments(blocks, column.parameters):
         for partition in segment.index.partitions:
             places = partition.rows.astype(np.int64) + segment.first
@@ -137,7 +137,7 @@ def tail_parts(
 
 
 def part_of(partition: Partition, source: Source, hidden: RowIds) -> TextPart:
-    """A part without these rows."""
+    """A part without the hidden rows."""
     return TextPart(Documents(partition, partition.documents(hidden)), source)
 
 
@@ -149,7 +149,7 @@ def rows_of(parts: Sequence[TextPart], hits: Hits, columns: Sequence[str]) -> pa
 def rows_from(
     sources: Sequence[Source], numbers: npt.NDArray[np.int64], rows: RowIds, columns: Sequence[str]
 ) -> pa.Table:
-    """The values of rows, in their order; of each the number of its source is told."""
+    """The values of rows, in their order; `numbers` has the index of each row's source."""
     found, places = [], []
     for number in np.unique(numbers):
         here = np.flatnonzero(numbers == number)
@@ -159,7 +159,7 @@ def rows_from(
 
 
 def check_match(column: TextColumn, match: str, k: int) -> None:
-    """Raises InvalidInput for a search that cannot be."""
+    """Raises InvalidInput for invalid arguments."""
     if k < 1:
         raise InvalidInput(f"k must be at least 1, got {k}.")
     if match not in ("any", "all", "phrase"):

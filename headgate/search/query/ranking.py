@@ -1,11 +1,11 @@
-"""Ranking over several parts as if they were one index: BM25 as native Lance computes it, with global statistics.
+"""Ranks several parts as if they were one index: BM25 as native Lance computes it, with global statistics.
 
 Promises:
 1. Hits and scores are those of one native index over exactly the visible documents: hidden ones are neither found nor
    counted in the statistics.
-2. The cost follows the posting lists of the query's words and the hidden documents, not the parts.
+2. The cost depends on the posting lists of the query's words and the hidden documents, not on the size of the parts.
 
-Pure, on numpy arrays in native's own 32-bit arithmetic. Words at one position stand for each other.
+Pure, on numpy arrays in native's own 32-bit arithmetic. Words at the same position are alternatives.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ Match: TypeAlias = Literal["any", "all", "phrase"]
 Scores: TypeAlias = npt.NDArray[np.float32]
 
 K1, B = np.float32(1.2), np.float32(0.75)
-"""Native Lance's value, which cannot be changed there."""
+"""Native Lance's values, which it does not let users change."""
 
 _STRIPE = 64
-"""Scores that are looked at together for what is good enough."""
+"""Scores per stripe; the best of each stripe gives a lower bound for the hits."""
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
 
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """A part, and the numbers of those of its documents that do not count, ascending."""
+    """A part, and the numbers of its hidden documents, ascending."""
 
     partition: Partition
     hidden: Numbers
 
     @property
     def count(self) -> int:
-        """How many count."""
+        """Number of visible documents."""
         return len(self.partition.rows) - len(self.hidden)
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory beside the partition, once it was ranked."""
+        """Bytes in memory besides the partition, after it was ranked."""
         return int(self.hidden.nbytes) + (len(self.partition.rows) if len(self.hidden) else 0)
 
     @cached_property
     def tokens(self) -> int:
-        """How many words these have."""
+        """Number of words in the visible documents."""
         return self.partition.tokens - int(self.partition.lengths[self.hidden].sum(dtype=np.int64))
 
     def postings(self, words: Sequence[str]) -> Mapping[str, Postings]:
-        """Those of the words that count."""
+        """The postings of the words, visible documents only."""
         found = self.partition.postings(words)
         return {word: self._shown(postings) for word, postings in zip(words, found, strict=True)}
 
@@ -73,7 +73,7 @@ class Documents:
 
     @cached_property
     def _counts(self) -> npt.NDArray[np.bool_]:
-        """Of each document, whether it counts."""
+        """For each document, True if it is visible."""
         counts = np.ones(len(self.partition.rows), np.bool_)
         counts[self.hidden] = False
         return counts
@@ -81,20 +81,20 @@ class Documents:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of all documents that count, over all parts."""
+    """Statistics of all visible documents of all parts."""
 
     documents: int
     tokens: int
     having: Mapping[str, int]
-    """How many have a word."""
+    """Number of documents with a word."""
 
     def idf(self, word: str) -> np.float32:
-        """How much a word weighs."""
+        """The inverse document frequency of a word."""
         documents, having = np.float32(self.documents), np.float32(self.having[word])
         return np.float32(np.log((documents - having + _HALF) / (having + _HALF) + _ONE))
 
     def weights(self, counts: Numbers, lengths: Numbers) -> Scores:
-        """How much each document adds to it: `counts` times the word in `lengths` words."""
+        """BM25's factor of each document with the word `counts` times among `lengths` words."""
         average = np.float32(self.tokens) / np.float32(self.documents)
         norms = K1 * (_ONE - B + B * lengths.astype(np.float32) / average)
         frequencies = counts.astype(np.float32)
@@ -103,7 +103,7 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """Rows in order, best first: the part of each by its place, its row there, and its score."""
+    """Rows, best first: the index of each row's part, its row id there, and its score."""
 
     parts: npt.NDArray[np.int64]
     rows: RowIds
@@ -113,13 +113,13 @@ class Hits:
         return len(self.scores)
 
     def take(self, places: npt.NDArray[np.int64]) -> Hits:
-        """Those at these places."""
+        """The hits at these indexes."""
         return Hits(self.parts[places], self.rows[places], self.scores[places])
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The documents of one part that match, ascending, and their scores."""
+    """The matching documents of one part, ascending, and their scores."""
 
     partition: Partition
     docs: Numbers
@@ -127,7 +127,7 @@ class Found:
 
     @property
     def rows(self) -> RowIds:
-        """The row of each."""
+        """The row id of each document."""
         return self.partition.rows[self.docs]
 
     def take(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Found:
@@ -136,7 +136,7 @@ class Found:
 
 
 class Ranking:
-    """All documents that match, part by part."""
+    """All matching documents, part by part."""
 
     def __init__(self, found: Sequence[Found]) -> None:
         self._found = found
@@ -145,13 +145,13 @@ class Ranking:
         return sum(len(part.docs) for part in self._found)
 
     def only(self, allowed: Sequence[RowIds]) -> Ranking:
-        """Those of each part that are among its allowed rows."""
+        """The documents of each part that are among its allowed rows."""
         pairs = zip(self._found, allowed, strict=True)
         return Ranking([part.take(np.isin(part.rows, rows)) for part, rows in pairs])
 
     def best(self, limit: int) -> Hits:
-        """The best, in order. Among equal scores the earlier part and row comes first; which of them are cut is
-        undefined.
+        """The best hits, in order. Of equal scores the earlier part and row comes first; which of them the limit cuts
+        off is undefined.
         """
         kept = [part.take(_best_places(part.scores, limit)) for part in self._found]
         parts = np.repeat(np.arange(len(kept)), [len(part.docs) for part in kept])
@@ -162,11 +162,11 @@ class Ranking:
 
 
 def rank(parts: Sequence[Documents], words: Sequence[Word], match: Match) -> Ranking:
-    """Every document that matches, scored:
+    """Score every matching document:
 
-    1. in each part, the documents of each word that count.
-    2. from these the statistics over all parts.
-    3. in each part, the documents that match, and their scores under these statistics.
+    1. in each part, find the visible documents of each word.
+    2. compute the statistics over all parts.
+    3. in each part, find the matching documents and score them with these statistics.
     """
     wanted = Counter(word.text for word in words)
     postings = [part.postings(list(wanted)) for part in parts]
@@ -207,7 +207,7 @@ def _scored(
 
 
 def _is_dense(having: int, documents: int) -> bool:
-    """True if a score for every document of a part is faster than looking for those that have a word."""
+    """True if it is faster to keep a score for every document of a part than only for those with a word."""
     return having * 16 > documents
 
 
@@ -223,7 +223,7 @@ def _add(scores: Scores, places: npt.NDArray[Any], times: int, added: Scores) ->
 
 
 def _matching(partition: Partition, found: Mapping[str, Postings], words: Sequence[Word], match: Match) -> Numbers:
-    """The documents that match, ascending."""
+    """The matching documents, ascending."""
     places: dict[int, list[str]] = {}
     for word in words:
         places.setdefault(word.position, []).append(word.text)
@@ -237,7 +237,8 @@ def _matching(partition: Partition, found: Mapping[str, Postings], words: Sequen
 
 
 def _in_order(partition: Partition, places: Mapping[int, Sequence[str]], docs: Numbers) -> Numbers:
-    """Those of the documents in which, from some start on, a word of each place stands where the query has it."""
+    """The documents that contain the query's words in its order: for some start, a word of each place is at its
+    distance from the start."""
     starts: npt.NDArray[np.int64] | None = None
     first = min(places)
     for place, group in places.items():
@@ -255,15 +256,15 @@ def _in_order(partition: Partition, places: Mapping[int, Sequence[str]], docs: N
 def _union(docs: Sequence[Numbers]) -> Numbers:
     if len(docs) == 1:
         return docs[0]
-    # Runs that are sorted already are merged, not sorted.
+    # A stable sort merges runs that are already sorted.
     merged = np.sort(np.concatenate([np.zeros(0, np.uint32), *docs]), kind="stable")
     return merged[np.append(True, merged[1:] != merged[:-1])] if len(merged) else merged
 
 
 def _best_places(scores: Scores, limit: int) -> npt.NDArray[np.int64]:
-    """Where the best are, in no order."""
+    """The indexes of the best scores, in no order."""
     if len(scores) > _STRIPE * limit:
-        # The limit-th best of the stripes' own best is no better than the limit-th best of all.
+        # The limit-th best of the stripes' maxima is never above the limit-th best of all scores.
         stripes = scores[: len(scores) // _STRIPE * _STRIPE].reshape(-1, _STRIPE).max(axis=1)
         enough = np.partition(stripes, -limit)[-limit]
         places = np.flatnonzero(scores >= enough)

@@ -1,11 +1,11 @@
-"""One search over base, SSTables and the visible tail of the WALs.
+"""Full-text search over base, SSTables and the visible tail of the WALs.
 
 Promises:
-1. Hits and scores are those of one native index over the rows that a scan at the same instant shows: deleted and
+1. Hits and scores are those of one native index over the rows that a scan at the same instant returns: deleted and
    overwritten rows are neither found nor part of the statistics.
 2. A filter selects among the hits and does not change scores.
-3. Prepared parts are cached in this process by their contents, so that a search of an unchanged table prepares nothing,
-   and one of a grown table only what is new.
+3. The process caches prepared parts by their contents: a search of an unchanged table prepares nothing, and one of a
+   grown table only what is new.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headgate.shards.rows.view import ShardDelta, TableView
 Marker: TypeAlias = Callable[[str], list[tuple[str, bool]]]
 
 FIRST_LOOK = 256
-"""Hits whose values are fetched to try a filter on them, before the filter is asked of whole sources."""
+"""Hits to which a filter is applied first; only if too few pass, it is applied to whole sources."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class _Prepared:
 
     @property
     def memory(self) -> Iterator[tuple[object, int]]:
-        """What it shares with indexes and with other instants of the table."""
+        """Memory that it shares with indexes and with other instants of the table."""
         yield from ((tail, int(tail.nbytes)) for tail in self.tails)
         for part in self.parts:
             yield from part.documents.partition.memory
@@ -74,7 +74,7 @@ class Searcher:
         self._lock = threading.Lock()
         schema = view.home.schema.logical.serialize().to_pybytes()
         self.identity = (_table_identity(view), view.base.dataset.version, schema, *map(_identity, view.deltas))
-        """Equal for equal views. A table that is made again in the same place has another id."""
+        """Equal for equal views. A table that is created again in the same place has another id."""
 
     def search(
         self,
@@ -103,7 +103,7 @@ class Searcher:
     def ranked(
         self, text: str, column: str, k: int, match: Match = "any", filter: Filter | None = None
     ) -> tuple[Sequence[TextPart], Ranking, Hits]:
-        """The parts, every row in them that matches, whatever the filter, and the k best that it lets through."""
+        """The parts, all matching rows without regard to the filter, and the k best that pass it."""
         prepared = self._prepare(column)
         check_match(prepared.base.column, match, k)
         return prepared.parts, *self._ranked(prepared, text, match, filter, k)
@@ -126,7 +126,7 @@ class Searcher:
         return known[0]
 
     def marker(self, text: str, column: str) -> Marker:
-        """Cuts a text of the column into pieces, and says of each whether a search for `text` matches it."""
+        """A function that splits a text of the column into pieces, each with True if a search for `text` matches it."""
         parameters = self._prepare(column).base.column.parameters
 
         def cut(piece: str) -> list[str]:
@@ -156,14 +156,14 @@ class Searcher:
         keys = [shard.keys for shard in shards if shard.keys is not None]
         superseded = np.zeros(0, np.uint64)
         if keys:
-            # A key lives in one shard, so that each is in here once.
+            # A key belongs to one shard, so each key occurs here once.
             fresh_keys = pa.concat_tables(keys)
             superseded = superseded_rows(_table_identity(self._view), base.dataset, schema.primary_key, fresh_keys)
         fresh_parts = [part for shard in shards for part in shard.parts]
         return _Prepared(base, [*fresh_parts, *base.parts(superseded)], only_base, self.tails)
 
     def _passing(self, parts: Sequence[TextPart], ranking: Ranking, filter: Filter, k: int) -> Hits:
-        """The best that a filter lets through: tried on the first hits, then asked of the sources as a whole."""
+        """The best hits that pass a filter: applied to the first hits, and to whole sources if too few pass."""
         names = self._view.home.schema.logical.names
         first = ranking.best(max(4 * k, FIRST_LOOK))
         if not len(first):
@@ -179,11 +179,11 @@ class Searcher:
 _searchers: Cache[Searcher] = Cache(
     "searchers", lambda searcher: 100_000, lambda searcher: ((tail, int(tail.nbytes)) for tail in searcher.tails)
 )
-"""Two threads that search an equal view share one, and so prepare it once."""
+"""Threads that search equal views share one searcher, and so prepare it once."""
 
 
 def searcher_of(view: TableView) -> Searcher:
-    """A searcher of this view, or of an equal one that is held."""
+    """A searcher of this view, or the cached one of an equal view."""
     made = Searcher(view)
     return _searchers.get_or_make(made.identity, lambda: made)
 

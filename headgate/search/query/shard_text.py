@@ -3,7 +3,7 @@
 Promises:
 1. A visible row is in exactly one part; overwritten and deleted rows are hidden, as in a scan.
 2. An SSTable without the index, with other parameters, or with older columns is indexed in memory.
-3. The cost of preparing follows the shard's own rows.
+3. The cost of preparing depends on the shard's own rows only.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _PIECE = "__headgate_piece"
 
 @dataclass(frozen=True)
 class ShardParts:
-    """The parts of a shard, and every key that it has a row or a delete of, once; None for a table without keys."""
+    """The parts of a shard, and each key with a row or a delete in it, once; None for a table without keys."""
 
     parts: list[TextPart]
     keys: pa.Table | None
 
 
 def shard_parts(delta: ShardDelta, column: TextColumn) -> ShardParts:
-    """What a shard adds: of all rows of a key, in SSTables and fresh, the last one counts, unless it is a delete."""
+    """The parts of a shard. Of all rows of a key, in SSTables and fresh, the last is visible unless it is a delete."""
     key = delta.shard.home.schema.primary_key
     pieces = [_sstable_piece(delta, sstable, column) for sstable in delta.sstables]
     tail = pa.concat_tables([delta.shard.home.schema.storage.empty_table(), *delta.tables])
@@ -96,7 +96,7 @@ def _sstable_piece(delta: ShardDelta, sstable: SsTable, column: TextColumn) -> _
     stored, schema = delta.stored(sstable), delta.shard.home.schema
     store, place = delta.shard.home.store, sstable_key(delta.shard, sstable.path)
     if not stored.as_today:
-        # From before a column was renamed, added or dropped: its rows are read as they are today.
+        # Written before a column was renamed, added or dropped: its rows are read with the current columns.
         batches = list(stored.batches(schema.storage.names, None))
         return _fresh_piece(pa.Table.from_batches(batches, schema.storage), schema.primary_key, column, place)
     identity = f"{delta.shard.home.uri}/{place}"
@@ -106,11 +106,11 @@ def _sstable_piece(delta: ShardDelta, sstable: SsTable, column: TextColumn) -> _
     def parts(hidden: RowIds) -> Iterable[TextPart]:
         partitions = _indexed_partitions(store, place, stored, column)
         if partitions is not None:
-            # Native keeps overwritten rows of one MemTable in its SSTable, deleted, and in its index.
+            # Native keeps overwritten rows of one MemTable in its SSTable, marked as deleted, and in its index.
             gone = np.union1d(hidden, row_ids.all_deleted_rows(stored.dataset))
             return [part_of(partition, source, gone) for partition in partitions]
         rows = keys.column(ROW_ID).to_numpy()
-        # An SSTable never changes, and its place is not used again.
+        # An SSTable never changes, and its path is never reused.
         block = TextBlock(f"{identity}:{column.name}".encode(), len(rows), partial(_read_texts, stored, column))
         return tail_parts(source, [block], rows, column, hidden)
 
@@ -129,7 +129,7 @@ def _texts(rows: pa.Table, column: TextColumn) -> list[pa.Array]:
 def _indexed_partitions(
     store: ObjectStore, place: str, stored: StoredRows, column: TextColumn
 ) -> list[Partition] | None:
-    """Those of the SSTable's own index; None where it has none that covers it and has the same words."""
+    """The partitions of the SSTable's own index; None if it has no index that covers it and has the same words."""
     names = [index.name for index in datasets.text_indexes(stored.dataset) if index.column == column.name]
     segments = full_text.segments(stored.dataset, store, place, names[0]) if names else ()
     every = {fragment.fragment_id for fragment in stored.dataset.get_fragments()}

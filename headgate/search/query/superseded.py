@@ -1,7 +1,7 @@
-"""Rows of the base that are hidden because a shard has a newer row or a delete of their key.
+"""Finds rows of the base that are hidden because a shard has a newer row or a delete of their key.
 
-Without a scalar index on the key, finding the rows of new keys reads the base's key column once; with one, it is looked
-up. The result for a version of the base is cached, so that the next search looks up only new keys.
+Without a scalar index on the key, finding the rows of new keys reads the base's key column once; with an index they are
+looked up. The result for a version of the base is cached, so the next search looks up only new keys.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.shards.rows.dedup import KeySet
 
 LOOKED_UP = 1_000
-"""Keys of one lookup in a scalar index: a filter that names more takes longer to plan than it saves."""
+"""Keys per lookup in a scalar index: with more, planning the filter takes longer than the lookup saves."""
 
 WORTH_LOOKING_UP = 200
-"""Rows that are read in the time of looking up one key. With fewer to a key, reading all is faster."""
+"""Rows that are read in the time of one lookup. With fewer rows per key, reading all is faster."""
 
 READ_TOGETHER = 131_072
-"""Rows of the base that are compared at once: each time anew with all the keys."""
+"""Rows of the base that are compared at once, each time with all the keys."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ _known: Cache[_Known] = Cache("superseded_rows", lambda known: known.nbytes)
 
 
 def superseded_rows(table: Hashable, dataset: Any, key: tuple[str, ...], fresh: pa.Table) -> RowIds:
-    """The ids of the base's rows that have one of these keys. `table` tells the table from all others."""
+    """The ids of the base's rows with one of these keys. `table` identifies the table."""
     identity = (table, dataset.version, key)
     wanted = _keys(key, fresh)
     known = _known.get(identity)
@@ -58,13 +58,13 @@ def superseded_rows(table: Hashable, dataset: Any, key: tuple[str, ...], fresh: 
         batches = [known.found, *(_as(known.found.schema, part) for part in _find(dataset, key, new))]
         known = _Known(pa.concat_tables([known.asked, new]), pa.concat_tables(batches))
         _known.put(identity, known)
-    # A key that was asked for earlier may have left the shards since: its row counts again.
+    # A key of an earlier search may have left the shards since: its row is visible again.
     rows: RowIds = wanted.seen(known.found).column(ROW_ID).to_numpy()
     return np.unique(rows)
 
 
 def looks_up(keys: int, rows: int, indexed: bool) -> bool:
-    """Whether keys are looked up one by one, or all rows are read and compared."""
+    """True if keys are looked up in the index; otherwise all rows are read and compared."""
     return indexed and keys * WORTH_LOOKING_UP < rows
 
 

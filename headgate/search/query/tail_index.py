@@ -1,10 +1,10 @@
-"""Rows that no stored index covers, indexed in memory: in segments, so that rows that are added cost only themselves.
+"""Indexes rows that no stored index covers in memory, in segments, so that added rows cost little.
 
 Promises:
 1. The words are those of the stored index: native indexes each segment with the same parameters.
 2. A segment is identified by its texts. A later request for the same texts, from any table, gets the cached segment.
-3. Where rows are only added at the end, each row is indexed a few times in all, and a search has few segments to look
-   at: neighbours of equal rank are joined, up to a size.
+3. If rows are only added at the end, each row is indexed only a few times in all, and a search has few segments:
+   neighbours of equal rank are merged, up to a size.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from headgate.connectors.lance.fts.index import OpenIndex
 from headgate.connectors.lance.fts.postings import BLOCK
 
 SEGMENT_ROWS = 100_000
-"""Segments are not joined beyond it, and longer ones are cut: indexing that many takes a second or two, which one
-search has to wait."""
+"""Segments are not merged beyond this, and longer ones are split: indexing so many rows takes a second or two, for
+which a search waits."""
 
 AT_ONCE = min(os.cpu_count() or 1, 8)
-"""Segments indexed together; each takes some hundred megabytes meanwhile."""
+"""Segments indexed at the same time; each takes some hundred megabytes meanwhile."""
 
 _segments: Cache[OpenIndex] = Cache("tail_indexes", lambda index: 0, lambda index: index.memory)
 
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Texts that are read together, and always in this form: the rows of a batch, of a fragment."""
+    """Texts that are always read together: the rows of a batch or of a fragment."""
 
     identity: bytes
-    """Of the texts, or of the immutable place that they come from."""
+    """Identifies the texts, or the immutable place that they come from."""
     rows: int
     texts: Callable[[], Sequence[pa.Array]]
 
 
 @dataclass(frozen=True)
 class TailSegment:
-    """Neighbouring blocks, indexed. Rows of the index count from `first`, a place among all rows."""
+    """Neighbouring blocks, indexed. Row 0 of the index is row `first` of all rows."""
 
     first: int
     rows: int
@@ -56,9 +56,9 @@ class TailSegment:
 
 
 def tail_segments(blocks: Sequence[TextBlock], parameters: Mapping[str, Any]) -> Iterator[TailSegment]:
-    """All the blocks, indexed, as many at once as there are cores. Those without rows are left out."""
+    """Index all blocks, up to AT_ONCE segments at the same time. Blocks without rows are skipped."""
     filled = [block for block in blocks if block.rows]
-    # How posting lists are stored changes no result, and one way of the two is known here.
+    # The block size of posting lists changes no result, and only one is supported here.
     known = {**parameters, "block_size": BLOCK}
     bounds = segment_bounds([block.rows for block in filled], SEGMENT_ROWS)
     pieces = [piece for start, stop in bounds for piece in _pieces(filled[start:stop])]
@@ -69,9 +69,9 @@ def tail_segments(blocks: Sequence[TextBlock], parameters: Mapping[str, Any]) ->
 
 
 def segment_bounds(sizes: Sequence[int], limit: int = SEGMENT_ROWS) -> list[tuple[int, int]]:
-    """Which neighbours are joined: like a binary counter, two of equal rank become one of the next.
+    """Which neighbours are merged: like a binary counter, two of equal rank become one of the next rank.
 
-    It depends on the blocks before alone, so that a segment stays until it is joined.
+    This depends only on the preceding blocks, so a segment stays the same until it is merged.
     """
     segments: list[tuple[int, int, int, int]] = []
     for place, size in enumerate(sizes):
@@ -84,7 +84,7 @@ def segment_bounds(sizes: Sequence[int], limit: int = SEGMENT_ROWS) -> list[tupl
 
 @dataclass(frozen=True)
 class _Piece:
-    """What native indexes in one go."""
+    """What native indexes in one call."""
 
     identity: tuple[object, ...]
     rows: int
@@ -92,7 +92,7 @@ class _Piece:
 
 
 def _pieces(segment: Sequence[TextBlock]) -> Iterator[_Piece]:
-    """A segment; in equal pieces where it is one block that is too long."""
+    """The segment as one piece, or in equal pieces if it is too long."""
     rows, identity = sum(block.rows for block in segment), tuple(block.identity for block in segment)
     texts = _Texts(segment)
     if rows <= SEGMENT_ROWS:
@@ -104,7 +104,7 @@ def _pieces(segment: Sequence[TextBlock]) -> Iterator[_Piece]:
 
 
 class _Texts:
-    """The texts of a segment, read once however many pieces are made of them."""
+    """The texts of a segment, read once even if several pieces use them."""
 
     def __init__(self, segment: Sequence[TextBlock]) -> None:
         self._segment = segment
@@ -121,7 +121,7 @@ class _Texts:
 
 
 def _indexed(pieces: Sequence[_Piece], parameters: Mapping[str, Any]) -> list[OpenIndex]:
-    """Native indexes one piece by little more than one core: several go at once, those that are not held."""
+    """Index the pieces that are not cached, several at once: native uses little more than one core for a piece."""
     told = json.dumps(parameters, sort_keys=True)
 
     def index(piece: _Piece) -> OpenIndex:

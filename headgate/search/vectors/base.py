@@ -1,9 +1,9 @@
-"""What the base adds to a search by vector: its nearest rows that still count, by its index or without one.
+"""The base's part of a vector search: its nearest visible rows, with or without an index.
 
 Promises:
-1. Distances are exact: what an index finds is measured again by the stored numbers.
-2. Rows that a shard has newer ones of, or deleted, are left out, and others come up for them.
-3. The filter goes to Lance, which applies it before the nearest are taken.
+1. Distances are exact: rows found by an index are measured again with the stored numbers.
+2. Rows that a shard has newer versions of, or deleted, are skipped, and further rows replace them.
+3. Lance applies the filter before it takes the nearest rows.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from headgate.shards.vectors import VectorColumn
 DISTANCE = "_distance"
 
 REFINE = 10
-"""So many times k of what an index thinks nearest are measured by the stored numbers."""
+"""So many times k of the rows that the index finds are measured again with the stored numbers."""
 
 PROBED = 0.1
-"""The part of an index's partitions that is read unless told otherwise, LEAST_PROBES at least."""
+"""The default share of an index's partitions that is read; at least LEAST_PROBES partitions."""
 
 LEAST_PROBES = 20
 
 WIDER = 4
-"""So many times more rows are asked for where too many of those that came do not count."""
+"""The request grows by this factor if too many of the rows found are superseded."""
 
 
 def nearest_in_base(
@@ -46,10 +46,10 @@ def nearest_in_base(
     nprobes: int | None = None,
     refine: int | None = None,
 ) -> tuple[RowIds, Floats]:
-    """The row ids of the k nearest that count, nearest first, and their distances."""
+    """The row ids of the k nearest rows that are not superseded, nearest first, and their distances."""
     most = k + len(superseded)
     count = dataset.count_rows()
-    # As many more as do not count, if these were spread evenly, twice over: each one costs a reading.
+    # Twice as many additional rows as would be superseded if these were spread evenly; each one costs a read.
     asked = min(most, k + 2 + 2 * k * len(superseded) // max(1, count)) if len(superseded) else k
     probes = max(LEAST_PROBES, round(PROBED * partitions_for(column.index, count)))
     groups = _groups(dataset, column)
@@ -85,10 +85,10 @@ def _found(dataset: Any, wanted: dict[str, Any], filter: Filter | None, groups: 
 
 
 def _groups(dataset: Any, column: VectorColumn) -> list[Any]:
-    """What is searched one after the other: all fragments at once, wherever that is right.
+    """Groups of fragments to search one after the other; one group of all fragments if that gives right results.
 
-    With several segments of IVF_PQ native 14.0.2 estimates dot products wrongly and finds less (a canary test tells
-    when it is mended); of each segment by itself it does not.
+    With several segments of IVF_PQ native 14.0.2 estimates dot products wrongly and finds fewer rows (a canary test
+    shows when that is fixed); searched one by one, the segments give right results.
     """
     if (column.metric, column.index) != ("dot", "IVF_PQ"):
         return [None]

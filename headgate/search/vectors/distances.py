@@ -1,9 +1,9 @@
-"""How far vectors are from one, as native Lance measures it, and which of them are nearest. Pure, on Arrow buffers.
+"""Distances of vectors from a query, as native Lance measures them, and the nearest vectors. Pure, on Arrow buffers.
 
 Promises:
 1. Every distance is exact, computed in 32 bits from the stored numbers: no index, no quantization.
-2. Memory beside the vectors: one block of them, and a number for each row of a run.
-3. Nulls are left out, and so is what has no distance: vectors of zeros by cosine, NaN.
+2. Memory besides the vectors: one block of them, and a number for each row of a run.
+3. Nulls are skipped, and vectors without a distance: zeros with cosine, NaN.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Places = npt.NDArray[np.int64]
 Shown = npt.NDArray[np.bool_]
 
 UNKNOWN = -1.0
-"""The length of a vector that nobody has asked for yet."""
+"""The length of a vector that was not computed yet."""
 
 BLOCK_BYTES = 1 << 20
-"""Numbers that are worked on together: they stay in a core's cache from one step to the next."""
+"""Bytes processed together: they stay in a core's cache from one step to the next."""
 
 
 def query_of(vector: Any, kind: pa.DataType, metric: Metric) -> Floats:
-    """A vector to search by, as the column would hold it. Raises InvalidInput."""
+    """The query vector with the column's precision. Raises InvalidInput."""
     try:
         found = np.asarray(vector, np.float64)
     except (TypeError, ValueError) as error:
@@ -39,7 +39,7 @@ def query_of(vector: Any, kind: pa.DataType, metric: Metric) -> Floats:
         shape = "×".join(map(str, found.shape)) or "no"
         raise InvalidInput(f"The column has vectors of {kind.list_size} numbers, got one of {shape}.")
     with np.errstate(over="ignore"):
-        # Native rounds it to 32 bits first, wherever it is rounded to 16.
+        # Native rounds to 32 bits first, also if it then rounds to 16.
         query = found.astype(np.float32).astype(kind.value_type.to_pandas_dtype()).astype(np.float32)
     if not np.isfinite(query).all():
         raise InvalidInput(f"vector must contain finite numbers of type {kind.value_type}.")
@@ -49,8 +49,8 @@ def query_of(vector: Any, kind: pa.DataType, metric: Metric) -> Floats:
 
 
 def distances(vectors: npt.NDArray[Any], query: Floats, metric: Metric, lengths: Floats | None = None) -> Floats:
-    """Of each row of a matrix; NaN where there is none. `lengths` of the rows, for cosine: those that are UNKNOWN are
-    found out and put there.
+    """The distance of each row of a matrix; NaN if there is none. `lengths` are the rows' lengths, for cosine: UNKNOWN
+    ones are computed and stored there.
     """
     if lengths is None:
         lengths = np.full(len(vectors), UNKNOWN, np.float32)
@@ -83,8 +83,8 @@ def nearest(
     shown: Shown | None = None,
     lengths: Floats | None = None,
 ) -> tuple[Places, Floats]:
-    """The k nearest of all runs, nearest first: their places, counted over all, and distances. `shown` says which
-    places count; `lengths` are those of all vectors, as `distances` takes them.
+    """The k nearest of all runs, nearest first: their indexes, counted over all runs, and distances. `shown` says which
+    rows are visible; `lengths` are those of all vectors, see `distances`.
     """
     places, found, first = np.zeros(0, np.int64), np.zeros(0, np.float32), 0
     for run in _blocks(runs):
@@ -104,7 +104,7 @@ def nearest(
 
 
 def matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:
-    """The numbers, without a copy; those of a null are anything, and a null among numbers is 0."""
+    """The numbers as a matrix. The row of a null vector is undefined, and a null number is 0."""
     width = vectors.type.list_size
     values = vectors.values.slice(vectors.offset * width, len(vectors) * width)
     numbers: npt.NDArray[Any] = (values.fill_null(0) if values.null_count else values).to_numpy()
@@ -112,7 +112,7 @@ def matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:
 
 
 def _best(measured: Floats, k: int) -> npt.NDArray[np.int64]:
-    """The places of the k least, in order; of equal ones the first."""
+    """The indexes of the k smallest, in order; of equal ones the first."""
     if len(measured) > k:
         bound = np.partition(measured, k - 1)[k - 1]
         among = np.flatnonzero(measured <= bound)
@@ -121,7 +121,7 @@ def _best(measured: Floats, k: int) -> npt.NDArray[np.int64]:
 
 
 def _blocks(runs: Iterable[pa.FixedSizeListArray]) -> Iterator[pa.FixedSizeListArray]:
-    """The same rows; short runs, such as those of single puts, are joined."""
+    """The same rows; short runs, such as those of single puts, are concatenated."""
     short: list[pa.FixedSizeListArray] = []
     held = 0
     for run in runs:

@@ -1,6 +1,6 @@
-"""How a row's score and its distance become one number. Pure.
+"""Combines a row's score and its distance into one number. Pure.
 
-Promises: a row without a score, or without a distance, gets nothing for it; rows that are equal in one get the same.
+Promises: a missing score or distance adds nothing; rows with an equal score, or an equal distance, get the same for it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy.typing as npt
 from headgate.errors import InvalidInput
 
 Fuse: TypeAlias = Literal["rrf", "weighted"]
-"""By ranks alone, or by how good score and distance are beside the others'."""
+"""By ranks alone, or by a weighted sum of score and distance, each relative to those of the other rows."""
 
 Numbers = npt.NDArray[np.float64]
 
 RRF = 60
-"""Added to each rank, as in the paper: the first few ranks do not decide alone."""
+"""Added to each rank, as in the paper, so that the first few ranks do not decide alone."""
 
 
 def check_fuse(fuse: Any, weight: Any) -> None:
-    """Raises InvalidInput for a fusion that cannot be."""
+    """Raises InvalidInput for invalid arguments."""
     if fuse not in get_args(Fuse):
         raise InvalidInput(f"fuse must be one of {', '.join(get_args(Fuse))}, got {fuse!r}.")
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 1:
@@ -30,8 +30,8 @@ def check_fuse(fuse: Any, weight: Any) -> None:
 
 
 def relevance(scores: Numbers, distances: Numbers, fuse: Fuse, weight: float) -> Numbers:
-    """Of each row, more is better; NaN stands for none. `weight` is the part of the text in a weighted sum, which adds
-    the score beside the best one, and how far the distance lies from the farthest to the nearest.
+    """The relevance of each row; higher is better. NaN means no score or no distance. `weight` is the weight of the
+    text in a weighted sum of score / best score, and of the distance scaled from 0 (farthest) to 1 (nearest).
     """
     if fuse == "rrf":
         return _by_rank(-scores) + _by_rank(distances)
@@ -44,7 +44,7 @@ def relevance(scores: Numbers, distances: Numbers, fuse: Fuse, weight: float) ->
 
 
 def _by_rank(numbers: Numbers) -> Numbers:
-    """1 / (60 + rank), the least first."""
+    """1 / (60 + rank); the smallest number has rank 1."""
     there = np.flatnonzero(~np.isnan(numbers))
     found = np.zeros(len(numbers))
     ascending = np.sort(numbers[there])

@@ -1,10 +1,10 @@
-"""Search by words and by a vector at once, of one instant.
+"""Hybrid search by words and by a vector, at one instant.
 
 Promises:
-1. The rows are those that `search` or `nearest` finds among its best candidates at that instant. Of each both are
-   known, its score and its distance: what one search did not bring is looked up in it.
-2. A row is known by its place at the instant, with or without a key: fresh rows have no row id.
-3. The filter chooses among the rows before candidates are taken, and changes no score.
+1. The rows are the best candidates of `search` and of `nearest` at that instant. Each row gets both its score and its
+   distance: if one search did not return it, the value is looked up.
+2. A row is identified by its place at the instant, with or without a key: fresh rows have no row id.
+3. The filter is applied before candidates are taken, and changes no score.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headgate.shards.vectors import VectorColumn
 RELEVANCE = "_relevance"
 
 CANDIDATES = 100
-"""Of each search, at least."""
+"""Minimum candidates of each search."""
 
 _PLACE = np.dtype([("source", np.int64), ("row", np.uint64)])
 
@@ -74,7 +74,7 @@ def search_both(
 
 
 class _Pool:
-    """The rows that either search brought, each once."""
+    """The rows that either search returned, each once."""
 
     def __init__(self, parts: Sequence[TextPart], sources: Sequence[Source], matching: Hits, near: Hits) -> None:
         every = {source.place: source for source in [*(part.source for part in parts), *sources]}
@@ -87,12 +87,12 @@ class _Pool:
         self._rows = np.unique(np.concatenate([self._matching, self._near]))
 
     def values(self, order: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
-        """Of some of them, in this order."""
+        """The values of some rows, in this order."""
         chosen = self._rows[order]
         return rows_from(self._sources, chosen["source"], chosen["row"], columns)
 
     def scores(self, ranking: Ranking) -> np.ndarray[Any, Any]:
-        """Of each; NaN where it does not match."""
+        """The score of each row; NaN if it does not match."""
         found = np.full(len(self._rows), np.nan)
         rest = np.setdiff1d(self._rows, self._matching)
         more = ranking.only([rest["row"][rest["source"] == number] for number in self._of_parts]).best(len(rest) or 1)
@@ -101,7 +101,7 @@ class _Pool:
         return found
 
     def distances(self, column: VectorColumn, query: Floats) -> np.ndarray[Any, Any]:
-        """Of each; NaN where it has none."""
+        """The distance of each row; NaN if it has none."""
         found = np.full(len(self._rows), np.nan)
         rest = self._at(np.setdiff1d(self._rows, self._near))
         if len(rest):

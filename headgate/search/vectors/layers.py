@@ -1,9 +1,9 @@
-"""The rows of a table's layers that count: which of an SSTable, of a tail, and which of the base do not any more.
+"""The visible rows of a table's layers: which rows of SSTables and tails are visible, and which of the base no longer.
 
 Promises:
-1. A row that counts is in exactly one layer; overwritten and deleted ones are hidden there, as a scan hides them.
-2. What was found out is held with what it was found out of, and is found out again only when that has changed.
-3. Vectors of SSTables are held in memory as far as the budget of the process goes, and else read again, block by block.
+1. A visible row is in exactly one layer; overwritten and deleted rows are hidden, as in a scan.
+2. Results are cached together with what they were computed from, and computed again only if that has changed.
+3. Vectors of SSTables are cached within the process's memory budget, otherwise read again, block by block.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.vectors import is_vector
 
 HELD_SHARE = 4
-"""The part of the budget that the vectors of one SSTable may take; larger ones are read each time."""
+"""The vectors of one SSTable are cached if they take at most 1/HELD_SHARE of the budget; otherwise read each time."""
 
 _vectors: Cache[pa.ChunkedArray] = Cache("sstable_vectors", lambda held: int(held.nbytes))
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """An SSTable or the fresh rows of a shard: all its rows in order, and which of them count."""
+    """An SSTable or the fresh rows of a shard: all its rows in order, and which of them are visible."""
 
     source: Source
     rows: RowIds
@@ -47,15 +47,15 @@ class Layer:
     _lengths: dict[str, Floats] = field(default_factory=dict, init=False)
 
     def lengths(self, column: str) -> Floats:
-        """Of its vectors, as far as a search by cosine has found them out, which each search need not do again."""
+        """The lengths of its vectors, UNKNOWN until a cosine search has computed them; later searches reuse them."""
         return self._lengths.setdefault(column, np.full(len(self.rows), UNKNOWN, np.float32))
 
     def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
-        """Of all its rows, in order."""
+        """The vectors of all its rows, in order."""
         raise NotImplementedError
 
     def passing(self, filter: Filter) -> Shown:
-        """Which rows count that a filter lets through."""
+        """For each row, True if it is visible and passes the filter."""
         return self.counts & np.isin(self.rows, self.source.passing(filter))
 
 
@@ -69,7 +69,7 @@ class FreshLayer(Layer):
         yield from self.table.column(column).chunks
 
     def passing(self, filter: Filter) -> Shown:
-        # Lance judges a copy of the rows: without the vectors, unless the filter may name them.
+        # Lance filters a copy of the rows: without the vectors, unless the filter may name them.
         told = str(filter).casefold()
         wanted = [one.name for one in self.table.schema if not is_vector(one.type) or one.name.casefold() in told]
         found = np.zeros(len(self.rows), np.bool_)
@@ -79,12 +79,12 @@ class FreshLayer(Layer):
 
 @dataclass(frozen=True, eq=False)
 class SsTableLayer(Layer):
-    """An SSTable with the columns of today."""
+    """An SSTable with the table's current columns."""
 
     dataset: Any
 
     def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
-        # It never changes, and its place is not used again.
+        # An SSTable never changes, and its path is never reused.
         identity = (self.source.place, column)
         kind = self.dataset.schema.field(column).type
         held = _vectors.get(identity)
@@ -104,7 +104,7 @@ class SsTableLayer(Layer):
 
 @dataclass(frozen=True, eq=False)
 class ShardLayers:
-    """What one shard adds, and every key that it has a row or a delete of, once; None for a table without keys."""
+    """The layers of one shard, and each key with a row or a delete in it, once; None for a table without keys."""
 
     delta: ShardDelta
     layers: tuple[Layer, ...]
@@ -112,7 +112,7 @@ class ShardLayers:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory beside the rows."""
+        """Bytes in memory besides the rows."""
         columns = len(self.delta.shard.home.vectors)
         rows = sum(
             int(layer.rows.nbytes + layer.counts.nbytes) + 4 * columns * len(layer.rows) for layer in self.layers
@@ -122,7 +122,7 @@ class ShardLayers:
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """The same of a whole table, and the rows of its base that do not count any more."""
+    """The layers of all shards of a table, and the rows of its base that are superseded."""
 
     shards: tuple[ShardLayers, ...]
     version: int
@@ -130,7 +130,7 @@ class Layers:
 
     @cached_property
     def fresh(self) -> tuple[Layer, ...]:
-        """All but the base."""
+        """All layers except the base."""
         return tuple(layer for shard in self.shards for layer in shard.layers)
 
 
@@ -143,7 +143,7 @@ _layers: Cache[Layers] = Cache("table_layers", lambda layers: 1_000 + int(layers
 
 
 def layers_of(view: TableView) -> Layers:
-    """Of a view; what is held of it, or of another with the same shards, is not found out again."""
+    """The layers of a view, from the cache if it has those of a view with the same shards and base version."""
     home = view.home
     shards = tuple(map(_shard_layers, view.deltas))
     version = int(view.base.dataset.version)
@@ -154,7 +154,7 @@ def layers_of(view: TableView) -> Layers:
     keys = [shard.keys for shard in shards if shard.keys is not None and shard.keys.num_rows]
     superseded = np.zeros(0, np.uint64)
     if keys:
-        # A key lives in one shard, so that each is in here once.
+        # A key belongs to one shard, so each key occurs here once.
         key = home.schema.primary_key
         superseded = superseded_rows(identity, view.base.dataset, key, pa.concat_tables(keys))
     made = Layers(shards, version, superseded)
@@ -192,7 +192,7 @@ def _made(delta: ShardDelta) -> ShardLayers:
 
 
 def _newest_first(delta: ShardDelta) -> Iterator[tuple[Layer, pa.Table]]:
-    """Each layer, and its keys with tombstones and row ids."""
+    """Each layer, newest first, and its keys with tombstones and row ids."""
     if delta.rows.num_rows:
         yield _fresh(delta, delta.rows, tail_place(delta.shard))
     for sstable in reversed(delta.sstables):
@@ -211,7 +211,7 @@ def _stored(delta: ShardDelta, sstable: SsTable) -> tuple[Layer, pa.Table]:
     stored, storage = delta.stored(sstable), delta.shard.home.schema.storage
     place = sstable_key(delta.shard, sstable.path)
     if not stored.as_today:
-        # From before a column was renamed, added or dropped: its rows are read as they are today.
+        # Written before a column was renamed, added or dropped: its rows are read with the current columns.
         return _fresh(delta, pa.Table.from_batches(stored.batches(storage.names, None), storage), place)
     keys = sstable_keys(delta.shard, sstable, stored)
     rows: RowIds = keys.column(ROW_ID).to_numpy()

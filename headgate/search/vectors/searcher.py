@@ -1,10 +1,10 @@
-"""One search by vector over everything that counts: base, SSTables and the visible tail of the WALs.
+"""Vector search over all visible rows: base, SSTables and the visible tail of the WALs.
 
 Promises:
-1. The rows are the nearest of those that a scan at the same instant shows, and the distances are exact. Where no index
-   of the base is asked, they are exactly the nearest.
-2. A filter is applied before the nearest are taken: k rows come wherever so many pass it.
-3. Memory beside what is held within the budget: one block of vectors at a time, and a few numbers for each fresh row.
+1. The rows are the nearest of those that a scan at the same instant returns, and the distances are exact. If no index
+   of the base is used, they are exactly the nearest.
+2. A filter is applied before the nearest rows are taken: k rows are returned if so many pass it.
+3. Memory besides the cache: one block of vectors at a time, and a few numbers for each fresh row.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from headgate.shards.rows.view import TableView
 from headgate.shards.vectors import VectorColumn
 
 AT_ONCE = min(os.cpu_count() or 1, 4)
-"""Layers searched together; each may hold the vectors of an SSTable meanwhile."""
+"""Layers searched at the same time; each may hold the vectors of an SSTable meanwhile."""
 
 
 class VectorSearcher:
-    """Searches a table as it was at one instant by vectors. Thread-safe."""
+    """Searches a table by vectors at one instant. Thread-safe."""
 
     def __init__(self, view: TableView) -> None:
         """Raises InvalidInput if the base's columns have changed since the table was opened."""
@@ -67,7 +67,7 @@ class VectorSearcher:
         return pa.Table.from_arrays([*shown, distance], schema=result.append(pa.field(DISTANCE, pa.float32())))
 
     def query(self, vector: Any, column: VectorColumn) -> Floats:
-        """A vector to search the column by. Raises InvalidInput."""
+        """The query vector for the column. Raises InvalidInput."""
         return query_of(vector, self._view.home.schema.logical.field(column.column).type, column.metric)
 
     def column(self, name: str | None) -> VectorColumn:
@@ -98,7 +98,7 @@ class VectorSearcher:
         nprobes: int | None = None,
         refine: int | None = None,
     ) -> tuple[list[Source], Hits]:
-        """Sources, and where in them the k nearest rows are; their scores are distances."""
+        """The sources, and the k nearest rows in them; the scores of these hits are distances."""
         for name, number in (("k", k), ("nprobes", nprobes), ("refine", refine)):
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
                 raise InvalidInput(f"{name} must be at least 1, got {number!r}.")
@@ -114,7 +114,7 @@ class VectorSearcher:
             places, found = nearest(layer.vectors(column.column), query, column.metric, k, shown, lengths)
             return layer.rows[places], found
 
-        # Lance searches the base beside them; more tasks than cores would only cost their threads.
+        # Lance searches the base at the same time; more tasks than cores would only cost threads.
         several = max(1, AT_ONCE - 1)
         groups = [layers.fresh[number::several] for number in range(several)]
         fresh = [layer for group in groups for layer in group]
