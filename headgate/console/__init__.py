@@ -1,4 +1,4 @@
-"""The console in the browser. Nothing here is loaded, and no extra is needed, before a console is started."""
+"""The console in the browser. Nothing here is imported, and no extra is needed, until a console is started."""
 
 PORT = 8484
-"""Where a console listens, unless told otherwise."""
+"""The console's default port."""

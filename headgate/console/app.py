@@ -1,6 +1,6 @@
-"""The console's pages as a web application: addresses, and what answers them. Security is `guard`'s.
+"""The console's pages as a web application: routes and handlers. `guard` is responsible for security.
 
-Pages are read by GET and change nothing. Whatever reads a store runs in a thread, so that events go on meanwhile.
+A GET changes nothing. Handlers that read a store run in a thread, so that events go on meanwhile.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from headgate.errors import HeadgateError, InvalidInput, NotFound
 _log = structlog.get_logger("headgate.console")
 
 EVENT_SECONDS = 1.0
-"""Between two news of one page at least."""
+"""Minimum time between two events for one page."""
 PING_SECONDS = 15.0
 MOST_LISTENERS = 64
 MOST_BODY = 1_000
-"""Bytes of the one form that is sent."""
+"""Maximum bytes of the only form."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def application(watcher: Watcher, door: Door) -> Starlette:
-    """The console over these tables."""
+    """The console as a web application."""
     pages = _Pages(watcher)
     routes = [
         Route("/", pages.at(pages.overview)),
@@ -82,7 +82,7 @@ class _Pages:
         self._checks = Checks(watcher)
 
     def at(self, made: Callable[[Request], tuple[str, dict[str, Any]]]) -> Handler:
-        """A page that is made in a thread."""
+        """A handler that renders a page in a thread."""
 
         async def answer(request: Request) -> Response:
             return HTMLResponse(await run_in_threadpool(self._rendered, made, request))
@@ -143,7 +143,7 @@ class _Pages:
         return "runbook", runbook_page(request.path_params["name"])
 
     async def check(self, request: Request) -> Response:
-        """Start a check. It only reads; yet no other site may start one, which is the guard's."""
+        """Start a check. It only reads; the guard prevents other sites from starting one."""
         body = bytearray()
         async for part in request.stream():
             body += part
@@ -156,15 +156,15 @@ class _Pages:
         return RedirectResponse(request.url.path, 303)
 
     def _check_budget(self, live: bool) -> None:
-        """A page that a person opens may ask for more than there is; not for ever."""
+        """A page that a person opens may overdraw the budget, up to a limit. Raises _Busy beyond it."""
         wait = self._watcher.budget.seconds_to_wait()
         if wait > 0 and not live:
             raise _Busy(wait)
 
-    # -- what moves ----------------------------------------------------------------------
+    # -- live updates ---------------------------------------------------------------------
 
     async def events(self, request: Request) -> Response:
-        """A line whenever something that pages show may have changed; the page then reads itself again."""
+        """Sends an event whenever something that pages show may have changed; the page then reloads its content."""
         state = request.app.state
         if state.listeners >= MOST_LISTENERS:
             return Response("Too many pages are open.\n", 503)
@@ -192,7 +192,7 @@ class _Pages:
 
 
 class _Busy(Exception):
-    """The console has asked the store for enough."""
+    """The console has used up its budget of store requests."""
 
     def __init__(self, wait: float) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class _Busy(Exception):
 
 
 def _frame(request: Request, table: WatchedTable | None) -> dict[str, Any]:
-    """What every page has around it."""
+    """The values of the frame around every page."""
     values: dict[str, Any] = {"here": request.url.path, "table": None, "word": None, "tabs": ()}
     if table is not None:
         now = table.now

@@ -1,12 +1,13 @@
-"""Who may ask the console, and what every answer says to the browser. Pure ASGI, so that streams of events pass too.
+"""Checks requests to the console, and sets the security headers of every response. Pure ASGI, so that event streams
+pass too.
 
 Promises:
-1. A request is answered only where its Host is an IP address, localhost or a name that was allowed: a page of another
-   site whose name was made to point here gets nothing.
-2. A request that names another origin is refused; one that does something must name this one.
-3. Where a token is set, nothing is answered without it. It comes in once, in the address or as a bearer, is moved to
-   a cookie that scripts cannot read and that other sites do not send, and the address is left without it.
-4. Every answer forbids scripts, styles, frames and requests that are not the console's own.
+1. A request is accepted only if its Host is an IP address, localhost or an allowed name: this defeats another site
+   whose name was made to resolve to this machine (DNS rebinding).
+2. A request that names another origin is rejected; one that starts something must name this origin.
+3. If a token is set, every request needs it. A token in the address is moved to a cookie, which scripts cannot read and
+   other sites do not send, and the browser is redirected to the address without it. A script may send it as a bearer.
+4. Every response forbids scripts, styles, frames and requests that are not the console's own.
 """
 
 from __future__ import annotations
@@ -45,36 +46,36 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 TOKEN = "token"
-"""The name of the parameter that carries it."""
+"""The query parameter with the token."""
 
 
 @dataclass(frozen=True)
 class Door:
-    """Who is let in."""
+    """Which requests are accepted."""
 
     names: Collection[str] = ()
-    """Host names beside localhost and IP addresses."""
+    """Allowed host names besides localhost and IP addresses."""
     token: str | None = None
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header is one of ours."""
+        """True if a Host header is allowed."""
         name = host_name(host)
         if name is None:
             return False
         return name == "localhost" or name in {one.lower() for one in self.names} or _is_address(name)
 
     def admits(self, given: str | None) -> bool:
-        """Whether that is the token."""
+        """True if that is the token."""
         return self.token is not None and given is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
     @property
     def pass_value(self) -> str:
-        """What the cookie carries instead of the token."""
+        """The cookie's value, which does not reveal the token."""
         return hmac.new((self.token or "").encode(), b"headgate console", hashlib.sha256).hexdigest()
 
 
 class Guard:
-    """Around the application."""
+    """Middleware around the application."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self._app = app
@@ -96,7 +97,7 @@ class Guard:
         await (self._app if refused is None else refused)(scope, receive, protected)
 
     def _refused(self, scope: Scope) -> Response | None:
-        """The answer to a request that does not get in; None: it does."""
+        """The response to a rejected request; None if it is accepted."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._door.knows(host):
@@ -115,7 +116,7 @@ class Guard:
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] == "GET" and self._door.admits(dict(asked).get(TOKEN)):
             left = urlencode([(name, value) for name, value in asked if name != TOKEN])
-            # `//name` would be another site.
+            # A redirect to `//name` would lead to another site.
             path = "/" + scope["path"].lstrip("/")
             answer = RedirectResponse(path + (f"?{left}" if left else ""), 303)
             answer.set_cookie(
@@ -126,7 +127,7 @@ class Guard:
 
 
 def host_name(host: str) -> str | None:
-    """The name in a Host header, in lower case, without its port; None where it is malformed."""
+    """The name in a Host header, in lower case, without its port; None if it is malformed."""
     name, bracket, rest = host.partition("]")
     if bracket:
         return name[1:].lower() if name.startswith("[") and (not rest or _is_port(rest)) else None
@@ -135,13 +136,13 @@ def host_name(host: str) -> str | None:
 
 
 def cookie_name(host: str) -> str:
-    """Cookies of one host are shared by its ports, so the port is in the name."""
+    """The cookie's name. It contains the port, because browsers share cookies between the ports of a host."""
     port = host.rpartition(":")[2]
     return f"headgate-{port if port.isdecimal() else 80}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """True if only this machine can reach an address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -153,7 +154,7 @@ def _is_own(headers: Headers, host: str, method: str) -> bool:
     if origin is not None and origin != "null":
         return origin.partition("://")[2].lower() == host.lower()
     if method in ("GET", "HEAD"):
-        # A link from elsewhere may lead here; a picture, a script or a frame there may not.
+        # Links of other sites may lead here; their pictures, scripts and frames may not load from here.
         return site in (None, "same-origin", "none") or headers.get("sec-fetch-mode") == "navigate"
     return site == "same-origin"
 

@@ -1,10 +1,10 @@
 """The console as a server in a thread of this process.
 
 Promises:
-1. It listens on 127.0.0.1 unless told otherwise, and elsewhere only with a token. The token is in no log line, record
-   or error; whoever starts the server shows it to a person, or took it from the environment.
-2. It handles no signal and forks nothing: it ends by `close`, within seconds, whatever pages are open.
-3. An address that cannot be had is an error of the caller's before anything runs.
+1. It listens on 127.0.0.1 by default, and on other addresses only with a token. No log line, record or error contains
+   the token; the caller shows it to a person, or took it from the environment.
+2. It handles no signal and forks nothing. `close` ends it within seconds, even if pages are open.
+3. If the address is not available, it raises InvalidInput before anything runs.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen, and who is let in."""
+    """Where to listen, and which requests are accepted."""
 
     host: str = "127.0.0.1"
     port: int = PORT
     names: Collection[str] = ()
-    """Host names beside localhost and IP addresses, as a proxy may send them."""
+    """Allowed host names besides localhost and IP addresses, as a proxy may send them."""
     token: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(
         cls, host: str = "127.0.0.1", port: int = PORT, names: Collection[str] = (), *, can_show: bool = False
     ) -> Address:
-        """With the token of HEADGATE_UI_TOKEN. Without one, where others reach the address: a new one if somebody can
-        be shown it, else InvalidInput.
+        """An address with the token of HEADGATE_UI_TOKEN. If there is none and other machines can reach the address:
+        with a new token if `can_show`, else raises InvalidInput.
         """
         token = os.environ.get(TOKEN_VARIABLE) or None
         if token is not None and len(token) < SHORTEST_TOKEN:
@@ -66,10 +66,10 @@ class Address:
 
 
 class Console:
-    """A console that runs. `close` it."""
+    """A running console. Call `close` when done."""
 
     def __init__(self, watcher: Watcher, address: Address) -> None:
-        """Listens when this returns. Raises InvalidInput where the address cannot be had."""
+        """Listens when this returns. Raises InvalidInput if the address is not available."""
         self.watcher = watcher
         self._address = address
         self._socket = _bound(address)
@@ -92,17 +92,17 @@ class Console:
 
     @property
     def url(self) -> str:
-        """Where to look, without the token."""
+        """The console's address, without the token."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._address.host, self._address.host)
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}/"
 
     @property
     def url_with_token(self) -> str:
-        """The same for a person, once: with the token, where there is one."""
+        """The address with the token, if there is one: to be shown to a person once."""
         return self.url if self._address.token is None else f"{self.url}?token={self._address.token}"
 
     def close(self) -> None:
-        """Nothing listens any more. Twice equals once."""
+        """Stop the server and the watcher. Idempotent."""
         if self._closed:
             return
         self._closed = True

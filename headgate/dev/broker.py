@@ -1,7 +1,7 @@
-"""A real Kafka of one node, run from the jars on loopback ports, for tests, the demo and people trying things out.
+"""A real Kafka broker of one node, run from the jars on loopback ports, for tests, the demo and trying things out.
 
-Everything it has is below one directory: configuration, data, log. Data and port survive stop, kill and restart.
-The JVM ends when its owner does, however the owner ends; only one that was started unguarded stays (see `detached`).
+Configuration, data and log are in one directory. Data and port survive stop, kill and restart. The JVM ends with the
+process that started it, however that ends; only an unguarded one stays (see `detached`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from headgate.errors import HeadgateError, InvalidInput
 START_SECONDS = 60.0
 """A start takes about 4 s on an idle machine; a loaded one has been seen to take 20."""
 STOP_SECONDS = 15.0
-"""A clean stop takes 1 to 2 s. After this the broker is killed; its data survives that as well."""
+"""A clean stop takes 1 to 2 s. After this time the broker is killed; its data survives that too."""
 _TAIL_LINES = 20
 _GUARD = 'read -r pid && { read -r _; kill -9 "$pid"; }'
-"""Holds the reading end of a pipe whose writing end dies with the owner: works for any kind of death."""
+"""Reads from a pipe whose writing end closes when the owner ends, in whatever way, and then kills the JVM."""
 
 _LOGGING = """\
 status=error
@@ -46,14 +46,14 @@ rootLogger.appenderRef.out.ref=out
 
 
 class BrokerFailed(HeadgateError):
-    """The local broker did not start, or does not run. The end of its log is in the field `log_tail`."""
+    """The local broker did not start or is not running. The field `log_tail` has the end of its log."""
 
     next_step = "read the end of the broker's log above; the whole log is in its directory"
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the broker listens on 127.0.0.1: for clients, for its own controller, and for what a proxy passes on."""
+    """The broker's ports on 127.0.0.1: for clients, for its own controller, and for connections from a proxy."""
 
     client: int
     controller: int
@@ -74,8 +74,8 @@ class LocalBroker:
     ) -> None:
         """Starts nothing. `port` None: the directory's earlier port, else a free one. `config` adds broker settings.
 
-        `proxy_port` is where a proxy on 127.0.0.1 listens: the broker has a second listener for it, `behind`, and
-        tells clients that come by it to stay on the proxy. Clients of `servers` are told nothing of it.
+        `proxy_port` is the port of a proxy on 127.0.0.1. The broker has a second listener for it, `behind`, and
+        advertises the proxy's address to clients that connect through it. Clients of `servers` do not get it.
         """
         self.directory = Path(directory).absolute()
         self.log_file = self.directory / "broker.log"
@@ -112,7 +112,7 @@ class LocalBroker:
         return self
 
     def start_unguarded(self, seconds: float = START_SECONDS) -> int:
-        """Start the broker so that it outlives this process, and give it up: returns its pid. See `detached`."""
+        """Start the broker so that it outlives this process. Returns its pid. See `detached`."""
         process = self._launch()
         try:
             self._wait_until_ready(process, seconds)
@@ -120,12 +120,12 @@ class LocalBroker:
             process.kill()
             process.wait()
             raise
-        # Nobody waits for it here any more; without this, Popen warns when it is collected.
+        # Nothing waits for the process any more; without this, Popen warns when it is garbage-collected.
         process.returncode = 0
         return process.pid
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """SIGTERM, and SIGKILL if that took too long. A broker that is not running is fine."""
+        """SIGTERM, then SIGKILL after `seconds`. Does nothing if the broker is not running."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -135,7 +135,7 @@ class LocalBroker:
         self._reap()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would. A broker that is not running is fine."""
+        """SIGKILL, like a crash. Does nothing if the broker is not running."""
         if self._process is not None:
             self._process.kill()
         self._reap()
@@ -179,7 +179,7 @@ class LocalBroker:
         return self._process.pid if self._process is not None and running else None
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Make a topic. Raises InvalidInput if it is there."""
+        """Create a topic. Raises InvalidInput if it exists."""
         create_topic(self.servers, name, partitions, config)
 
     def grow_topic(self, name: str, partitions: int) -> None:
@@ -209,7 +209,7 @@ class LocalBroker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
-                # Ctrl-C is for the owner; the broker is stopped by it, in its order.
+                # Ctrl-C must reach only the owner, which stops the broker in order.
                 start_new_session=True,
             )
 
@@ -244,7 +244,7 @@ class LocalBroker:
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self._data),
-            # One node: everything that Kafka would put on three lies on one.
+            # One node: Kafka's own topics have one replica instead of three.
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.replication.factor": "1",
@@ -253,7 +253,7 @@ class LocalBroker:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # A topic that is there because of a typing error hides the error.
+            # Automatic creation would hide a typing error in a topic's name.
             "auto.create.topics.enable": "false",
             **self._config,
         }
@@ -262,7 +262,7 @@ class LocalBroker:
         (self.directory / "log4j2.properties").write_text(_LOGGING)
 
     def _format(self, java: str, classpath: str) -> None:
-        """Give the data directory its cluster id, once. A format that was cut short is done again from nothing."""
+        """Format the data directory, once. An interrupted format is repeated from the start."""
         marker = self._data / "meta.properties"
         if marker.exists():
             return
@@ -277,7 +277,7 @@ class LocalBroker:
             raise self._failure(f"Kafka could not format its data directory (exit code {result.returncode}).")
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], seconds: float) -> None:
-        """Return when a client gets metadata from this very broker; something else may listen on the port."""
+        """Return when a client gets metadata from this broker; another one might listen on the port."""
         until = clock.monotonic() + seconds
         client = admin_client(self.servers)
         while process.poll() is None:
@@ -300,7 +300,7 @@ class LocalBroker:
         return BrokerFailed(what, log=str(self.log_file), log_tail=f"\n{self.log_tail()}\n")
 
     def _reap(self) -> None:
-        # The guard goes first: once the JVM's pid is free again, nobody may kill it.
+        # End the guard first: it must not kill another process that gets the JVM's pid.
         if self._guard is not None:
             self._guard.kill()
             self._guard.wait()
@@ -317,7 +317,7 @@ class LocalBroker:
 
 
 def _java() -> str:
-    """The java that Spark would take as well: JAVA_HOME's, else the one on PATH."""
+    """The java that Spark would use too: JAVA_HOME's, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if java is None:

@@ -1,4 +1,4 @@
-"""Local brokers that outlive the command that started them, each found again by the pid file in its directory."""
+"""Local brokers that outlive the command that started them. A pid file in its directory identifies each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """What the pid file says."""
+    """A broker's pid and port, as in its pid file."""
 
     pid: int
     port: int
@@ -31,9 +31,9 @@ class Detached:
 
 
 def start_detached(directory: Path, port: int | None = None, seconds: float = START_SECONDS) -> tuple[Detached, bool]:
-    """The broker of the directory, and whether this call started it. Writes the pid file.
+    """The broker of the directory, and True if this call started it. Writes the pid file.
 
-    Raises BrokerFailed, JarsMissing; InvalidInput if it runs on another port than the one asked for.
+    Raises BrokerFailed, JarsMissing; InvalidInput if it already runs on another port.
     """
     with _alone(directory):
         running = find_detached(directory)
@@ -52,17 +52,17 @@ def start_detached(directory: Path, port: int | None = None, seconds: float = ST
 
 
 def find_detached(directory: Path) -> Detached | None:
-    """The broker that was left running in the directory, if it still runs."""
+    """The broker of the directory if it is running, else None."""
     try:
         found = Detached(**json.loads(_pid_file(directory).read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    # The pid may be another process's by now.
+    # Another process may have the pid by now.
     return found if str(directory.absolute() / "server.properties") in _command_line(found.pid) else None
 
 
 def stop_detached(directory: Path, seconds: float = STOP_SECONDS) -> Detached | None:
-    """SIGTERM, and SIGKILL if that took too long. Returns what was stopped, None where nothing ran."""
+    """SIGTERM, then SIGKILL after `seconds`. Returns the stopped broker, None if none was running."""
     running = find_detached(directory)
     if running is None:
         return None
@@ -82,7 +82,7 @@ def _pid_file(directory: Path) -> Path:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Of two commands that start a broker at the same time, the second finds the first one's."""
+    """Lock the directory: of two commands that start a broker at the same time, the second finds the first's."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,7 +90,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _command_line(pid: int) -> str:
-    """The process's arguments; empty if there is none, or it has ended and nobody has looked yet."""
+    """The process's arguments; empty if it does not exist or is a zombie."""
     if Path("/proc/self/cmdline").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -6,12 +6,12 @@ import random
 import socket
 
 _OWN = range(10_000, 32_000)
-"""Below those that Linux by default gives to outgoing connections. One of these could take a server's port while the
-server is away, and a client that tries to reach it could even connect to itself: the server would not come back."""
+"""Below Linux's default range for outgoing connections. Such a connection could take a server's port while the server
+is down, and a client could even connect to itself: the server could then not start again."""
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A port that is free now."""
     for port in random.SystemRandom().sample(_OWN, 100):
         if is_free(port):
             return port
@@ -19,7 +19,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """True if a server could listen there. One whose last connections are still closing is free."""
+    """True if a server could listen there. A port whose last connections are still closing counts as free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

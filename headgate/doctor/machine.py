@@ -1,6 +1,6 @@
-"""What `headgate doctor` finds, as values, and the checks of this machine.
+"""The results of `headgate doctor` as values, and the checks of this machine.
 
-A check never raises for what it finds: it is ok, a warning, or bad, with what to do. No credential is in any of it.
+A check does not raise for a problem: it returns ok, a warning, or bad, with what to do. Results contain no credentials.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headgate.spark import versions
 State = Literal["ok", "warn", "bad"]
 
 JAVA = (17, 21)
-"""Every line of Spark runs on these and on what lies between."""
+"""Oldest and newest Java: every line of Spark runs on these and on the versions between."""
 
 JAVA_SECONDS = 20
-"""A Java that takes longer to say its version is broken."""
+"""Timeout of `java -version`; a slower Java counts as broken."""
 
 LITTLE_ROOM, NO_ROOM = 2 << 30, 200 << 20
-"""Bytes free below which a directory is worth a warning, or useless: Spark's own files and flushes go there."""
+"""With fewer free bytes a directory gets a warning, or is bad: Spark's own files and flushes need space there."""
 
 EXTRAS = {
     "pyspark": ("spark", "streams, `headgate ingest` and Spark's readers"),
@@ -43,12 +43,12 @@ EXTRAS = {
     "delta-spark": ("delta", "the Delta ledger and mirror"),
     "starlette": ("ui", "the console in the browser"),
 }
-"""Packages that are not always needed: the extra that brings each, and what for."""
+"""Optional packages: the extra that installs each, and its purpose."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     area: str
     name: str
@@ -56,15 +56,15 @@ class Check:
     what: str
     """What was seen."""
     do: str = ""
-    """What to do; empty where nothing is."""
+    """What to do; empty if nothing."""
 
     def value(self) -> dict[str, Any]:
-        """As plain values."""
+        """The result as plain values."""
         return {"area": self.area, "check": self.name, "state": self.state, "seen": self.what, "do": self.do}
 
 
 def check_machine() -> Iterator[Check]:
-    """Everything that needs neither a table nor Kafka."""
+    """All checks that need neither a table nor Kafka."""
     yield _python()
     yield from check_packages()
     yield from check_spark()
@@ -84,7 +84,7 @@ def _python() -> Check:
 
 
 def check_packages() -> Iterator[Check]:
-    """Every package that headgate names, against its range."""
+    """Check every package that headgate requires against its version range."""
     try:
         wanted = dict(_wanted(requires("headgate") or ()))
     except PackageNotFoundError:  # run from its source
@@ -97,7 +97,7 @@ def check_packages() -> Iterator[Check]:
 
 
 def _wanted(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and range of what is required, of the extras only those that users install."""
+    """Name and version range of required packages; of the extras only those in EXTRAS."""
     extras = {extra for extra, _ in EXTRAS.values()}
     for line in lines:
         text, _, marker = line.partition(";")
@@ -122,7 +122,7 @@ def _package(name: str, within: str, extra: str | None, purpose: str) -> Check:
 
 
 def _is_within(found: str, within: str) -> bool:
-    """True if a version is in a range. Where nothing can tell, it is taken for good."""
+    """True if a version is in a range, or if `packaging` is not installed."""
     try:
         from packaging.specifiers import SpecifierSet
     except ImportError:
@@ -134,11 +134,11 @@ def _is_within(found: str, within: str) -> bool:
 
 
 def check_spark() -> Iterator[Check]:
-    """Which line of Spark is installed, and what cannot be done on it."""
+    """Which line of Spark is installed, and what it lacks."""
     try:
         line = versions.line()
     except MissingExtra:
-        return  # said among the packages
+        return  # check_packages reports it
     except InvalidInput as error:
         yield Check("spark", "line", "bad", error.what, error.advice or error.next_step)
         return
@@ -195,7 +195,7 @@ def _jars() -> Iterator[Check]:
 
 
 def _room() -> Iterator[Check]:
-    """Where Spark spills, temporary files go, and memory is shared."""
+    """Free space for Spark's local files, temporary files and shared memory."""
     places = {tempfile.gettempdir(): "temporary files", "/dev/shm": "shared memory", str(cache_directory()): "cache"}
     for place in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
         if place.strip():
@@ -206,10 +206,10 @@ def _room() -> Iterator[Check]:
 
 
 def room_of(place: str, purpose: str) -> Check:
-    """How much is free in a directory."""
+    """The free space of a directory."""
     free = shutil.disk_usage(place).free
     seen = f"{free / (1 << 30):.1f} GB free in {place}"
-    # Small shared memory is usual in containers, and only a warning.
+    # Containers often have little shared memory, so this is only a warning.
     enough = LITTLE_ROOM if place != "/dev/shm" else NO_ROOM
     if free < NO_ROOM and place != "/dev/shm":
         return Check("room", purpose, "bad", seen, "free some, or point TMPDIR or SPARK_LOCAL_DIRS elsewhere")
@@ -219,7 +219,7 @@ def room_of(place: str, purpose: str) -> Check:
 
 
 def _processes(environment: dict[str, str]) -> Iterator[Check]:
-    """What decides which Python the workers run, and how they are made."""
+    """Settings for the workers' Python and for how processes start."""
     worker = environment.get("PYSPARK_PYTHON")
     if worker and shutil.which(worker) is None:
         do = "unset PYSPARK_PYTHON or let it name this Python"

@@ -1,5 +1,5 @@
-"""The checks of a table's store. A probe object is put, read, listed, put again and deleted; where writing is not
-allowed, reading alone is checked. Everything else is only read.
+"""The checks of a table's store. They put a probe object, put it again, read, list and delete it; without permission to
+write they only check reading. They write nothing else.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headgate.table.table import Table, open_table
 T = TypeVar("T")
 
 PROBES = "doctor/"
-"""Where probe objects go, below the table's own records or the given prefix. Nothing else reads it."""
+"""Folder of probe objects, below the table's own records or the given prefix. Nothing else reads it."""
 
 SKEW, MUCH_SKEW = timedelta(seconds=30), timedelta(minutes=10)
-"""How far two clocks may be apart before it is told. S3 refuses requests that are 15 minutes off."""
+"""Clock differences for a warning, and for bad. S3 rejects requests that are 15 minutes off."""
 
 
 def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
@@ -45,7 +45,7 @@ def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
 
 
 def look_at_table(table: Table) -> Iterator[Check]:
-    """The same of a table that is open already, by reading alone: no probe is put."""
+    """Check an open table by reading only; puts no probe."""
     yield _streams(table)
     for number, store in enumerate(table.home.places):
         area = "WAL store" if number else "table's store"
@@ -53,7 +53,7 @@ def look_at_table(table: Table) -> Iterator[Check]:
 
 
 def check_prefix(uri: str, options: dict[str, str]) -> Iterator[Check]:
-    """What a store allows below a prefix where there is no table yet."""
+    """Check what a store allows below a prefix without a table."""
     try:
         store = open_store(uri, options or None)
     except HeadgateError as error:
@@ -77,7 +77,7 @@ def _streams(table: Table) -> Check:
 
 @dataclass
 class _Probe:
-    """One object that is nobody's."""
+    """A probe object."""
 
     store: ObjectStore
     area: str
@@ -85,7 +85,7 @@ class _Probe:
     data: bytes
 
     def step(self, name: str, run: Callable[[], Check]) -> Check:
-        """What the step found; an error of the store is bad, with its own advice."""
+        """The result of a step; an error of the store is bad, with the error's advice."""
         try:
             return run()
         except HeadgateError as error:
@@ -100,7 +100,7 @@ class _Probe:
     # -- steps -----------------------------------------------------------------------
 
     def refused(self) -> Check:
-        """A second put of a name that is taken: every fence stands on it."""
+        """A second put of the same name must fail: every fence depends on it."""
         name = "put if absent, twice"
         try:
             self.store.put_if_absent(self.key, self.data + b" again")
@@ -124,7 +124,7 @@ class _Probe:
         return self.bad("list", "the new object is not listed", "do not use this store: a LIST must see every put")
 
     def clock(self, before: datetime, after: datetime) -> Check:
-        """The store's time against this machine's. Nothing depends on it but ages in messages and a signature's."""
+        """Compare the store's clock with this machine's. Only ages in messages and S3's signatures depend on it."""
         stored = self.store.head(self.key).modified
         # Stores keep whole seconds.
         apart = max(before - stored - timedelta(seconds=1), stored - after, timedelta(0))
@@ -143,7 +143,7 @@ class _Probe:
 
 
 def check_store(store: ObjectStore, area: str) -> Iterator[Check]:
-    """Put, put again, read, list, clock, delete. THIS WRITES one small object, and removes it."""
+    """Put, put again, read, list, clock, delete. THIS WRITES one small object, and deletes it."""
     probe = _Probe(store, area, f"{PROBES}{uuid.uuid4().hex}", b"headgate doctor")
     before = clock.now()
     try:

@@ -1,4 +1,4 @@
-"""Pictures as numbers: where a template draws what. Pure."""
+"""Geometry of the charts that templates draw. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headgate.console.watch.log import Batch, StreamLog
 
 PHASES = ("wait", "plan", "tasks", "commit", "spark")
-"""Of a batch, one after the other: spark is what is left of Spark's trigger."""
+"""Consecutive phases of a batch; "spark" is the rest of Spark's trigger."""
 PHASE_TEXT = {
     "wait": "waiting for maintenance",
     "plan": "plan",
@@ -61,23 +61,23 @@ class Bar:
     dead_letters: int
     retried: bool
     taken_over: bool
-    """A driver took the stream over before it."""
+    """True if a driver took the stream over before this batch."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Batches as bars: by the seconds of their phases where these are known, else by rows."""
+    """Batches as bars: by the seconds of their phases if any are known, else by rows."""
 
     width: int
     height: int
     bars: tuple[Bar, ...]
     by_seconds: bool
     top: float
-    """What the full height stands for."""
+    """The value of the full height."""
 
 
 def phases_of(batch: Batch) -> dict[str, float]:
-    """The wall time of a batch by phase; empty where it is not known."""
+    """The wall time of a batch by phase; empty if unknown."""
     seconds = {} if batch.timing is None else batch.timing.seconds
     return {name: seconds[name] for name in PHASES if name in seconds}
 
@@ -88,7 +88,7 @@ def timeline(log: StreamLog, most: int = 60, width: int = 960, height: int = 150
     by_seconds = any(phases_of(one) for one in batches)
     weights = [_weights(one, by_seconds) for one in batches]
     top = max([sum(one.values()) for one in weights] + [0.0])
-    # A few batches fill the width as well, in bars that are not too broad.
+    # Limits the width of bars if there are only a few batches.
     step = width / min(most, max(24, len(batches)))
     inner = height - 16
     bars = []
@@ -122,7 +122,7 @@ def _told(batch: Batch) -> str:
 
 
 def shares(parts: Mapping[str, float]) -> dict[str, float]:
-    """Each part of the whole, between 0 and 1."""
+    """Each part's share of the total, between 0 and 1."""
     total = sum(parts.values())
     return {name: value / total for name, value in parts.items()} if total else {}
 
@@ -163,7 +163,7 @@ class Column:
     note: str
     nodes: tuple[Node, ...]
     share: float | None
-    """The part of the time that is spent here; None: not known."""
+    """The share of the time that is spent here; None if unknown."""
     state: str
     x: float
     y: float
@@ -182,13 +182,13 @@ class Flow:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a column shows, before anybody says where."""
+    """The content of a column, without its position."""
 
     title: str
     figure: str
     note: str
     items: tuple[tuple[str, str, float, str], ...]
-    """Text, what is told of it, how full, state."""
+    """Text, tooltip, how full, state."""
     share: float | None = None
     state: str = "calm"
 
@@ -197,7 +197,7 @@ MOST_NODES = 8
 
 
 def flow(stages: Sequence[Stage], *, tall: bool) -> Flow:
-    """The stages from left to right, or from top to bottom where the page is narrow."""
+    """The stages from left to right, or from top to bottom on a narrow page."""
     if tall:
         width, gap = 340, 128
         height = gap * len(stages) - 20
@@ -227,7 +227,7 @@ def flow(stages: Sequence[Stage], *, tall: bool) -> Flow:
 
 
 def _some(items: Sequence[tuple[str, str, float, str]]) -> list[tuple[str, str, float, str]]:
-    """As many as there is room for; those that are full first, and the rest as one."""
+    """At most MOST_NODES items: if there are more, the fullest, and one for the rest."""
     if len(items) <= MOST_NODES:
         return list(items)
     kept = sorted(range(len(items)), key=lambda one: -items[one][2])[: MOST_NODES - 1]
@@ -249,7 +249,7 @@ def _nodes(items: Sequence[tuple[str, str, float, str]], place: int, gap: int, t
 
 
 def _edges(before: Sequence[Node], after: Sequence[Node], state: str) -> list[Edge]:
-    """One to one where both sides have as many boxes, else every one to every one."""
+    """One edge per pair if both sides have equally many boxes, else edges between all of them."""
     same = len(before) == len(after)
     pairs = zip(before, after, strict=True) if same else ((a, b) for a in before for b in after)
     edges = []

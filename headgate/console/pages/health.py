@@ -1,4 +1,4 @@
-"""The checks that a person starts: fsck and the reading half of doctor, one at a time, their last results kept."""
+"""The checks that a person starts: fsck and doctor's read-only checks, one at a time. Keeps their last results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Outcome:
 
     began: datetime
     ended: datetime | None = None
-    """None: it runs."""
+    """None while it runs."""
     progress: str = ""
     report: TableReport | None = None
     checks: tuple[Check, ...] = ()
@@ -42,12 +42,12 @@ class Checks:
         self._last: dict[tuple[str, CheckName], Outcome] = {}
 
     def last(self, table: WatchedTable, name: CheckName) -> Outcome | None:
-        """What the last run found, or how far it is."""
+        """The result of the last run, or its progress."""
         with self._lock:
             return self._last.get((table.key, name))
 
     def start(self, table: WatchedTable, name: CheckName) -> bool:
-        """Begin, unless a check of any table runs. It writes nothing."""
+        """Start a check, which writes nothing. False if a check of any table is running."""
         with self._lock:
             if any(one.ended is None for one in self._last.values()):
                 return False
@@ -62,7 +62,7 @@ class Checks:
             done = run(table, began)
         except HeadgateError as error:
             done = Outcome(began.began, clock.now(), error=first_error(error))
-        except Exception as error:  # a check ends, whatever it met
+        except Exception as error:  # the check must end after any error
             done = Outcome(began.began, clock.now(), error=type(error).__name__)
         self._put(table, name, done)
 
@@ -86,7 +86,7 @@ class Checks:
 
 
 def health_page(checks: Checks, table: WatchedTable) -> dict[str, Any]:
-    """What the page shows; looks at nothing."""
+    """The values of the page; reads no store."""
     found, told = checks.last(table, "fsck"), checks.last(table, "doctor")
     report = None if found is None else found.report
     return {

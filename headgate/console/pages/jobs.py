@@ -1,4 +1,4 @@
-"""Jobs of maintenance as the drivers last said, and what checkpoints, clones and readers of the log pin."""
+"""Maintenance jobs as the drivers last reported them, and what checkpoints, clones and readers of the log pin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.errors import HeadgateError
 from headgate.table.table import Table
 
 SHOWN = 50
-"""Checkpoints, the newest ones."""
+"""Maximum number of checkpoints, the newest ones."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class JobLine:
     state: str
     """running, failed or done."""
     done: int | None
-    """How often since the driver came; None: nobody counts."""
+    """How often since the driver started; None if not counted."""
     unit: str
     error: str = ""
     times: int = 0
@@ -49,12 +49,12 @@ class PinLine:
     base_version: int | None
     shards: int
     entries: int
-    """Of write-ahead logs, above what SSTables cover."""
+    """WAL entries above `replay_after`, which SSTables do not cover."""
     note: str
 
 
 def jobs_page(table: WatchedTable, *, live: bool) -> dict[str, Any]:
-    """What the page shows. Checkpoints are read once a page, and not again when it renews itself."""
+    """The values of the page. Checkpoints are read when the page is opened, not when it updates itself."""
     streams = [
         {
             "name": name,
@@ -79,7 +79,7 @@ def jobs_page(table: WatchedTable, *, live: bool) -> dict[str, Any]:
 
 
 def jobs_of(state: MaintenanceState | None) -> list[JobLine]:
-    """Each kind of job: whether it runs, how it failed, how often it was done."""
+    """Each kind of job: if it runs, how it failed, how often it was done."""
     if state is None:
         return []
     counts: Mapping[str, tuple[int | None, str]] = {
@@ -122,7 +122,7 @@ def _pin(stored: StoredCheckpoint) -> PinLine:
 
 
 def _clones(table: Table, stored: list[StoredCheckpoint]) -> list[PinLine]:
-    """Tags of the base that no checkpoint explains: shallow clones read its files, or somebody put them by hand."""
+    """Tags of the base without a checkpoint: those of shallow clones, or tags that a person has set."""
     known = {one.checkpoint.tag for one in stored}
     tags = held_versions(table.home.store)
     return [

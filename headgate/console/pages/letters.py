@@ -1,4 +1,4 @@
-"""Dead letters, the newest first, some entries at a time, however many there are."""
+"""Dead letters, the newest first, read one page at a time however many there are."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from headgate.table.table import Table
 
 LETTERS_SHOWN = 25
 COUNTED_ENTRIES, COUNTED = 60, 5_000
-"""The newest ones, whose reasons are counted."""
+"""Maximum entries and letters, the newest, whose reasons are counted."""
 RAW_SHOWN, MORE_SHOWN = 160, 4_000
-"""Bytes of a value, and when it is opened."""
+"""Bytes shown of a value, and of an expanded one."""
 
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\d[\d.,]*")
 """Parts of a reason that differ from record to record."""
@@ -37,7 +37,7 @@ class Letter:
     key: str
     value: str
     more: str
-    """The same value, longer; empty where it was whole."""
+    """More of the value; empty if it was shown completely."""
     hexadecimal: str
     nbytes: int | None
     at: datetime | None
@@ -45,7 +45,7 @@ class Letter:
 
 
 def letters_page(table: WatchedTable, asked: Mapping[str, str]) -> dict[str, Any]:
-    """One page of one stream's dead letters. Raises NotFound for a stream that there is not."""
+    """One page of a stream's dead letters. Raises NotFound if the stream does not exist."""
     names = sorted(table.now.streams)
     name = asked.get("stream") or next(iter(names), None)
     values: dict[str, Any] = {
@@ -71,7 +71,7 @@ def letters_page(table: WatchedTable, asked: Mapping[str, str]) -> dict[str, Any
 
 
 def _letters(table: Table, state: LogState, after: str) -> tuple[list[Letter], str | None]:
-    """Letters from a place on, and the place where the next page begins; None: these were the last."""
+    """Letters from a place on, and the place where the next page begins; None if these were the last."""
     start, row = _place(after)
     found: list[Letter] = []
     for entry in newest_entries(table.home, state, start):
@@ -117,7 +117,7 @@ def _letter(row: Mapping[str, Any], waiting: bool) -> Letter:
 
 
 def _reasons(table: Table, state: LogState) -> dict[str, Any]:
-    """How often each reason comes among the newest letters."""
+    """How often each reason occurs among the newest letters."""
     counts: Counter[str] = Counter()
     for number, entry in enumerate(newest_entries(table.home, state)):
         if number >= COUNTED_ENTRIES or counts.total() >= COUNTED:

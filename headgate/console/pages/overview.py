@@ -1,4 +1,4 @@
-"""The first page: every table and stream with a word and the reasons for it."""
+"""The first page: every table and stream with its verdict and the reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.console.watch.verdict import SHOWN, WORST_FIRST, Verdict
 from headgate.console.watch.watcher import Watcher
 
 TABLES_SHOWN = 30
-"""Of one page."""
+"""Tables per page."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TableLine:
 
 
 def overview(watcher: Watcher, page: int) -> dict[str, Any]:
-    """What the page shows."""
+    """The values of the page."""
     now, monotonic = clock.now(), clock.monotonic()
     tables = [_table(one, now, monotonic) for one in watcher.now()]
     words = Counter(stream.verdict.word for table in tables for stream in table.streams)

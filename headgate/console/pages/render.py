@@ -1,4 +1,4 @@
-"""Templates: escaped by construction, and no value is put out that was not cleaned."""
+"""Renders templates. Every value is escaped, and cleaned by `words.clean`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def page(template: str, /, **values: Any) -> str:
 
 
 def query(**values: Any) -> str:
-    """The part of an address behind its path; what is None or empty is left out."""
+    """The query string of an address, without values that are None or empty."""
     kept = {name: value for name, value in values.items() if value not in (None, "")}
     return f"?{urlencode(kept)}" if kept else ""
 
@@ -45,10 +45,10 @@ STATIC = {
     "theme.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-"""Everything else that a page loads."""
+"""The other files that a page loads, with their media types."""
 
 
 @cache
 def static(name: str) -> bytes:
-    """One of these."""
+    """The content of a file of STATIC."""
     return files("headgate.console").joinpath("static", name).read_bytes()

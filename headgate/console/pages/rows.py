@@ -1,4 +1,4 @@
-"""Rows of one instant with where each lies, and searches. What is read is what the same command reads."""
+"""Rows of one instant with the place of each, and searches. They read what the same command reads."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from headgate.table.table import Table
 
 LIMITS = (25, 100, 500)
 NUMBER = "_headgate_number"
-"""A column that says which fresh row it is."""
+"""A column that numbers the fresh rows."""
 HEADERS = 20
-"""Entries of a page whose offsets are read."""
+"""Maximum entries per page whose offsets are read."""
 MOST_HITS = 100
 MOST_QUERY = 1 << 20
 """Characters of a vector as text."""
@@ -40,7 +40,7 @@ MOST_QUERY = 1 << 20
 
 @dataclass(frozen=True)
 class RowLine:
-    """One row and where it lies."""
+    """One row and its place."""
 
     layer: str
     """tail, SSTable or base."""
@@ -50,7 +50,7 @@ class RowLine:
 
 
 def rows_page(table: WatchedTable, asked: Mapping[str, str]) -> dict[str, Any]:
-    """The first rows of an instant that a filter lets through. What is wrong with the question is told on the page."""
+    """The first rows of an instant that pass a filter. The page shows what is invalid in the request."""
     limit = next((one for one in LIMITS if str(one) == asked.get("limit")), LIMITS[0])
     filter, checkpoint = asked.get("filter", "").strip() or None, asked.get("checkpoint") or None
     values: dict[str, Any] = {"limit": limit, "limits": LIMITS, "filter": filter or "", "checkpoint": checkpoint}
@@ -72,7 +72,7 @@ def _view(table: Table) -> TableView:
 
 
 def _lines(table: Table, view: TableView, filter: str | None, most: int, names: Mapping[Any, str]) -> list[RowLine]:
-    """The newest layer first: the tails of all shards, their SSTables, the base."""
+    """Rows of the newest layers first: the tails of all shards, their SSTables, the base."""
     found: list[RowLine] = []
     for layer, batches in view.layers(None, filter):
         shard = "" if layer.delta is None else names.get(layer.delta.shard.id, str(layer.delta.shard.id))
@@ -96,7 +96,7 @@ def _stored(layer: Layer, shard: str, batch: pa.RecordBatch) -> Iterator[RowLine
 
 
 def _tail(delta: ShardDelta, shard: str, filter: str | None, columns: list[str], most: int) -> Iterator[RowLine]:
-    """Fresh rows, each with its entry and the offsets that the entry says it was made of."""
+    """Fresh rows, each with its entry and the source offsets in the entry's header."""
     rows = filtered(living(delta.newest(NUMBER)), filter).slice(0, most)
     ends = [*accumulate(count for _, count in delta.entries)]
     offsets: dict[int, str] = {}
@@ -125,16 +125,16 @@ def _offsets(delta: ShardDelta, position: int) -> str:
 
 @dataclass(frozen=True)
 class Hit:
-    """One row that was found."""
+    """One row of the result."""
 
     measures: tuple[tuple[str, str], ...]
     pieces: tuple[tuple[str, bool], ...]
-    """The searched text in pieces, each with whether it matched."""
+    """The searched text in pieces, each with True if it matched."""
     values: tuple[tuple[str, Any], ...]
 
 
 def search_page(table: WatchedTable, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Rows by words, by a vector, or by both. What is wrong with the question is told on the page."""
+    """Rows by words, by a vector, or by both. The page shows what is invalid in the request."""
     text, vector = asked.get("q", "").strip(), asked.get("vector", "").strip()
     k = min(MOST_HITS, int(asked["k"])) if asked.get("k", "").isdecimal() and int(asked["k"]) else 10
     match = asked.get("match") if asked.get("match") in get_args(Match) else "any"
@@ -200,7 +200,7 @@ def _shown(found: pa.Table, column: str | None, marker: Any) -> list[Hit]:
 
 
 def _numbers(text: str) -> list[float]:
-    """A vector as a JSON list. A place of a file is not taken: it would be one of this machine's."""
+    """A vector from a JSON list. A file name is not accepted: the file would be read on this machine."""
     if len(text) > MOST_QUERY:
         raise InvalidInput(f"The vector has more than {MOST_QUERY:,} characters.")
     try:

@@ -1,4 +1,4 @@
-"""The runbook's section for an error, as it is in the docs, and the error's own words. Nothing is fetched."""
+"""The runbook's section for an error, as in the docs, and the error's own text. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sections() -> dict[str, str]:
 
 
 def runbook_page(name: str) -> dict[str, Any]:
-    """Of a class of errors, or a heading. Raises NotFound."""
+    """The page of an error class or a heading. Raises NotFound."""
     found = getattr(errors, name, None) if name.isidentifier() else None
     is_error = isinstance(found, type) and issubclass(found, HeadgateError)
     section = _sections().get(name)
@@ -39,6 +39,6 @@ def runbook_page(name: str) -> dict[str, Any]:
 
 
 def page_of(text: str) -> str | None:
-    """The runbook's page for an error that begins with its class."""
+    """The runbook's page for an error text that begins with its class; None if there is none."""
     name = text.partition(":")[0]
     return name if name in _sections() else None

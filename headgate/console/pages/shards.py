@@ -17,13 +17,13 @@ from headgate.shards.wal.appender import read_header
 from headgate.shards.wal.listing import WalListing, list_wal
 
 SHARDS_SHOWN = 25
-"""Of one page: 75 requests where none of them was seen yet."""
+"""Shards per page: 75 requests if none of them was read yet."""
 FRESH, LIVE = 10.0, 60.0
-"""Seconds after which a shard is looked at again: where a person opens the page, and where the page renews itself."""
+"""Seconds after which a shard is read again: if a person opens the page, and if the page updates itself."""
 CELLS = 480
-"""Positions of the picture of one WAL."""
+"""Positions in the picture of a WAL."""
 HEADERS = 24
-"""Entries that no record lists and that are read, newest first, to tell a barrier from a dead one."""
+"""Maximum entries in no commit record that are read, newest first, to distinguish barriers from dead entries."""
 
 Kind = Literal["data", "barrier", "dead", "unlisted", "flushed", "collected", "missing"]
 
@@ -40,7 +40,7 @@ KIND_TEXT: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One position of the picture, or several neighbours that are alike."""
+    """One position of the picture, or several equal neighbours."""
 
     first: int
     last: int
@@ -49,13 +49,13 @@ class Cell:
 
     @property
     def told(self) -> str:
-        """What the pointer shows."""
+        """The tooltip."""
         where = f"position {self.first:,}" if self.first == self.last else f"positions {self.first:,} to {self.last:,}"
         return f"{where}: {KIND_TEXT[self.kind]}, {self.nbytes:,} bytes"
 
 
 def shards_page(table: WatchedTable, page: int, *, live: bool) -> dict[str, Any]:
-    """One page of shards; those that were not seen of late are looked at now."""
+    """One page of shards; those that were not read recently are read now."""
     table.opened()
     if not table.now.shard_ids:
         table.see_all_names()
@@ -111,7 +111,7 @@ def shard_page(table: WatchedTable, name: str) -> dict[str, Any]:
 def _line(seen: ShardNow) -> dict[str, Any]:
     value = seen.look.value()
     replay_after = value["replay_after"] or 0
-    # Of what was put since the WAL began, what lies above replay_after.
+    # The share of all positions since the WAL began that is covered, that is up to replay_after.
     span = max(1, value["tip"])
     return {
         **value,
@@ -123,7 +123,7 @@ def _line(seen: ShardNow) -> dict[str, Any]:
 
 
 def _picture(table: WatchedTable, seen: ShardNow, listing: WalListing) -> list[Cell]:
-    """The last positions of the WAL, neighbours that are alike as one cell only where there is no room for each."""
+    """The last CELLS positions of the WAL, one cell for each."""
     tip = seen.look.wal.tip
     first = max(0, tip - CELLS)
     shard, manifest = seen.look.shard, seen.look.manifest
@@ -154,7 +154,7 @@ def _kind(position: int, replay_after: int, listed: set[int], sizes: dict[int, i
 
 
 def _looked_into(table: WatchedTable, shard_id: UUID, cells: list[Cell]) -> list[Cell]:
-    """What the entries that no record lists are: a barrier, rows of a direct writer, or dead."""
+    """Reads entries in no commit record, to see if each is a barrier, rows of a direct writer, or dead."""
     shard = table.opened().home.shard(shard_id)
     asked = [one for one in reversed(cells) if one.kind == "unlisted"][:HEADERS]
     told: dict[int, Kind] = {}

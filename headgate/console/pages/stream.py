@@ -1,4 +1,4 @@
-"""One stream: its flow as a picture, its batches in time, its offsets beside WAL positions, and where an offset is."""
+"""One stream: its flow as a picture, its batches over time, its offsets with WAL positions, and where an offset is."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headgate.shards.sharding import ByPartition
 BATCHES_SHOWN = 20
 PARTITIONS_SHOWN = 50
 TIMED = 20
-"""Batches that say where time is spent."""
+"""The last batches whose phases are summed up."""
 
 
 @dataclass(frozen=True)
 class PartitionLine:
-    """One partition of a topic beside the WAL."""
+    """One partition of a topic with its place in the WAL."""
 
     topic: str
     partition: int
@@ -36,13 +36,13 @@ class PartitionLine:
     end: int | None
     lag: int | None
     shard: str | None
-    """None where rows of a partition are spread over several."""
+    """None if a partition's rows go to several shards."""
     position: int | None
-    """Its last position that a record lists."""
+    """The shard's last position in a commit record."""
 
 
 def stream_page(table: WatchedTable, name: str | None, page: int, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Of the stream that is named, or the first one. Raises NotFound for one that the table does not have."""
+    """The values of the page of the named stream, or of the first one. Raises NotFound if the stream does not exist."""
     now = table.now
     if name is None:
         name = min(now.streams, default=None)
@@ -89,7 +89,7 @@ def _asked(asked: Mapping[str, str], partitions: Sequence[Place]) -> dict[str, s
 
 
 def _found(table: WatchedTable, stream: str, asked: Mapping[str, str]) -> OffsetPlace | str | None:
-    """What is answered; text says what is wrong with the question."""
+    """The place of an offset; a text if the request is invalid."""
     if not asked["offset"]:
         return None
     if not (_is_number(asked["offset"]) and _is_number(asked["partition"])):
@@ -156,7 +156,7 @@ def _shard_of(now: TableNow, place: Place) -> str | None:
 
 
 def _time(stream: StreamNow) -> dict[str, float]:
-    """Wall time of the last batches by phase; empty where it is not known."""
+    """Wall time of the last batches by phase; empty if unknown."""
     spent: dict[str, float] = {}
     for batch in stream.log.batches[-TIMED:]:
         for phase, took in phases_of(batch).items():
@@ -165,7 +165,7 @@ def _time(stream: StreamNow) -> dict[str, float]:
 
 
 def _stages(now: TableNow, stream: StreamNow) -> list[Stage]:
-    """What each part of the flow shows, and where time goes: the largest part is busy, what waits is waiting."""
+    """The content of each stage. The stage with the largest share of time is "busy"; one that delays is "waiting"."""
     part = shares(_time(stream))
     spark = part.get("spark", 0.0) + part.get("plan", 0.0) if part else None
     tasks, commit, wait = part.get("tasks"), part.get("commit"), part.get("wait")
@@ -251,7 +251,7 @@ def _stages(now: TableNow, stream: StreamNow) -> list[Stage]:
 
 
 def _shards(now: TableNow, stream: StreamNow) -> list[tuple[str, int, int]]:
-    """Name, unflushed bytes and SSTables of each; 0 of those that were not seen yet."""
+    """Name, unflushed bytes and SSTables of each shard; 0 for those that were not read yet."""
     if stream.live is not None:
         return [(one.name, one.unflushed_bytes, one.sstables) for one in stream.live.held()]
     seen = {one.look.shard.id: one.look for one in now.shards_of(stream)}

@@ -1,4 +1,4 @@
-"""Values as a page shows them. Every text from outside passes `clean`, whatever template it stands in."""
+"""Formats values for pages. Every text from outside passes `clean`, in every template."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.console.watch.verdict import span
 MOST_SHOWN = 2_000
 """Characters of one text on a page; a cell shows fewer."""
 
-# Controls, and what turns the direction of text or hides in it: shown as escapes, so that nothing on the page moves.
+# Control characters, invisible ones and those that change the direction of text: shown as escapes.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -23,7 +23,7 @@ _HIDDEN = re.compile(
 
 
 def clean(value: Any) -> Any:
-    """What a template puts out: text without what is hidden in it, and not longer than a page can bear."""
+    """A value for a template: text with hidden characters as escapes, and not longer than MOST_SHOWN."""
     if value is None:
         return "–"
     if isinstance(value, Markup):
@@ -34,13 +34,13 @@ def clean(value: Any) -> Any:
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning of a text that is longer, and how much there is of it."""
+    """The text with hidden characters as escapes; of a longer one the beginning, and its length."""
     shown = _HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text[:most])
     return shown if len(text) <= most else f"{shown}… ({len(text):,} characters)"
 
 
 def number(value: float | int | None) -> str:
-    """With separators; fractions only of small ones."""
+    """A number with separators; small ones with a fraction."""
     if value is None:
         return "–"
     if isinstance(value, int) or value >= 100:
@@ -49,7 +49,7 @@ def number(value: float | int | None) -> str:
 
 
 def size(nbytes: float | None) -> str:
-    """Bytes as people say them."""
+    """Bytes with a unit."""
     if nbytes is None:
         return "–"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
@@ -112,11 +112,11 @@ def cell(value: Any, most: int = 160) -> str:
 
 
 def raw(data: bytes | None, most: int) -> str:
-    """Bytes as text where they are text, else in hex."""
+    """Bytes as text if they are UTF-8, else in hex."""
     if data is None:
         return "null"
     try:
-        # A cut may go through a character.
+        # The cut may split a character.
         text = data[:most].decode() if len(data) <= most else data[:most].decode(errors="ignore")
     except UnicodeDecodeError:
         shown = data[: most // 3].hex(" ")
@@ -126,7 +126,7 @@ def raw(data: bytes | None, most: int) -> str:
 
 
 def is_right(kind: pa.DataType) -> bool:
-    """Whether values of a column are numbers, which stand to the right."""
+    """True if a column has numbers, which are aligned to the right."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 

@@ -1,10 +1,10 @@
-"""How much the console may ask of the stores: two requests a second over all tables, as the port itself counts them.
+"""The console's budget of store requests: two per second over all tables, as the stores themselves count them.
 
 Promises:
-1. Over any time of T seconds the looks of a console send at most 2 T + START + ADVANCE requests, and the look that is
-   under way. What it does by itself waits for its turn and takes no advance, but for its first looks; a page that a
-   person opens may take up to ADVANCE ahead, and then everything waits until that is paid back.
-2. Nothing is estimated: the counters of the stores that were registered say what was spent.
+1. In any T seconds a console's looks send at most 2 T + START + ADVANCE requests, plus the look in progress. The
+   console's own looks never overdraw the budget, except for the first ones; a page that a person opens may overdraw it
+   by up to ADVANCE, and then everything waits until that is paid back.
+2. Nothing is estimated: the counters of the registered stores say what was spent.
 Thread-safe.
 """
 
@@ -18,15 +18,15 @@ from headgate.connectors.objects import ObjectStore
 RATE = 2.0
 """Requests a second."""
 SAVED = 20.0
-"""Requests that quiet seconds save up at most."""
+"""Maximum requests that are saved up in quiet seconds."""
 START = 120.0
-"""Requests of the first looks: some twenty tables."""
+"""Requests for the first looks: enough for about twenty tables."""
 ADVANCE = 240.0
-"""A minute or two of looking, paid in advance: a page with 25 shards is 75 requests."""
+"""Maximum overdraft, which is paid back in two minutes: a page with 25 shards takes 75 requests."""
 
 
 class Budget:
-    """What may still be asked."""
+    """The store requests that may still be sent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class Budget:
         self._at = clock.monotonic()
 
     def count(self, *stores: ObjectStore) -> None:
-        """From now on what these stores are asked for counts; what was asked of them before as well."""
+        """Count all requests of these stores, earlier ones too."""
         with self._lock:
             self._stores += (one.counting for one in stores)
 
@@ -48,16 +48,16 @@ class Budget:
 
     @property
     def balance(self) -> float:
-        """Requests that may be sent now; negative: what was taken in advance."""
+        """Requests that may be sent now; negative if overdrawn."""
         with self._lock:
             return self._settled()
 
     def may_watch(self) -> bool:
-        """Whether the console may look by itself."""
+        """True if the console may look by itself."""
         return self.balance >= 0
 
     def seconds_to_wait(self) -> float:
-        """Until a page that a person opened may look; 0: now."""
+        """Seconds until a page that a person opened may read; 0 means now."""
         return max(0.0, -(self.balance + ADVANCE) / RATE)
 
     def _asked(self) -> int:

@@ -1,6 +1,6 @@
-"""Where topics end, asked of Kafka in a thread of its own, and how long a row waits there.
+"""Asks Kafka in its own thread where topics end, and derives how long rows wait there.
 
-No store is asked for it, and a broker that is away holds nothing up: what is shown then says why it is not known.
+This sends no store request, and an unreachable broker delays nothing: pages then show why the lag is unknown.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ EVERY = 5.0
 """Seconds between two looks at a topic's ends."""
 PATIENCE = 5.0
 REMEMBERED = 720
-"""Looks: an hour."""
+"""Looks that are kept: one hour."""
 
 
 class TopicEnds:
-    """The ends of the topics that streams read, as far as they were seen. Thread-safe."""
+    """The known ends of the topics that streams read. Thread-safe."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -49,7 +49,7 @@ class TopicEnds:
                     self._seen.setdefault((topic, partition), deque(maxlen=REMEMBERED)).append((now, end))
 
     def lag(self, committed: Mapping[Place, int]) -> dict[Place, int]:
-        """Per partition of the stream's topics, what is in Kafka and not in the table."""
+        """Per partition of the stream's topics, how many offsets are in Kafka and not in the table."""
         topics = {topic for topic, _ in committed}
         with self._lock:
             return {
@@ -59,13 +59,14 @@ class TopicEnds:
             }
 
     def end(self, place: Place) -> int | None:
-        """Where a partition ends; None: not known."""
+        """The end of a partition; None if unknown."""
         with self._lock:
             seen = self._seen.get(place)
             return seen[-1][1] if seen else None
 
     def waiting(self, committed: Mapping[Place, int], now: float) -> float | None:
-        """Seconds since the first look that saw a row which is not in the table yet; 0: there is none."""
+        """Seconds since the first look that saw a row which is not in the table yet; 0 if there is none, None if
+        unknown."""
         topics = {topic for topic, _ in committed}
         waited = []
         with self._lock:
@@ -76,13 +77,13 @@ class TopicEnds:
         return max(waited, default=None)
 
     def error(self, topics: Iterable[str]) -> str | None:
-        """Why the end of one of the topics is not known."""
+        """Why the end of one of the topics is unknown; None if all are known."""
         with self._lock:
             return next((self._errors[topic] for topic in sorted(set(topics)) if topic in self._errors), None)
 
 
 class KafkaWatch:
-    """Looks again and again, in a thread, until it is stopped."""
+    """A thread that asks for the ends periodically until it is stopped."""
 
     def __init__(self, ends: TopicEnds, topics: Callable[[], Iterable[str]]) -> None:
         self._ends, self._topics = ends, topics
@@ -94,7 +95,7 @@ class KafkaWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End. Twice equals once."""
+        """Stop the thread. Idempotent."""
         self._over.set()
         self._thread.join(PATIENCE)
 

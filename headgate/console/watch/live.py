@@ -1,4 +1,4 @@
-"""What the process that runs a stream knows of it, so that its console need not ask the store."""
+"""What the process that runs a stream knows about it, so that its console need not read the store."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class BatchTiming:
 
     sequence: int
     at: float
-    """When it was committed, in seconds since 1970."""
+    """Time of the commit, in seconds since 1970."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """By phase: plan, wait, tasks, commit and total are wall time, decode and append summed over the tasks."""
+    """By phase: plan, wait, tasks, commit and total are wall time, decode and append are summed over the tasks."""
     retries: Mapping[str, int] = field(default_factory=dict)
-    """What was tried again."""
+    """Number of retries, by operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardHeld:
-    """What one shard holds beside the base, as its driver knows it."""
+    """What one shard holds besides the base, as its driver knows it."""
 
     name: str
     unflushed_bytes: int
@@ -33,25 +33,25 @@ class ShardHeld:
 
 
 class LiveStream(Protocol):
-    """A stream of this process. Every answer is from memory; any thread may ask."""
+    """A stream of this process. Every method returns values from memory; any thread may call it."""
 
     def head(self) -> Head | None:
-        """Where it stands; None before its first batch."""
+        """The head of its commit log; None before its first batch."""
 
     def held(self) -> Sequence[ShardHeld]:
         """What its shards hold."""
 
     def maintenance(self) -> MaintenanceState | None:
-        """How its maintenance stands; None where none runs."""
+        """The state of its maintenance; None if none runs."""
 
     def batches(self) -> Sequence[BatchTiming]:
         """Its last batches, oldest first."""
 
     def lag(self) -> Mapping[tuple[str, int], int]:
-        """Per topic and partition what Kafka has and no commit record, as far as Spark has said."""
+        """Per topic and partition how many offsets in Kafka no commit record covers, as last reported by Spark."""
 
     def lag_seconds(self) -> float | None:
-        """Since when something is behind in Kafka; 0: nothing is; None: not known."""
+        """For how long rows have been waiting in Kafka; 0 if none wait, None if unknown."""
 
     def failure(self) -> str | None:
-        """What stopped it: the class of the error and its sentence."""
+        """The error that stopped it: its class and sentence."""

@@ -1,10 +1,10 @@
-"""A stream's commit log as the console shows it: the newest records, when the store took them, where the stream stands.
+"""A stream's commit log for the console: the newest records, when the store wrote them, the stream's offsets.
 
 Promises:
-1. The first look costs what `headgate status` costs, and OLDER records more. A later one is a LIST, and a GET for each
-   record that is new. If more than MOST_NEW are, only the newest FEW of them are read; the others count as batches
-   whose rows are not known.
-2. Nothing is written, nobody is fenced, and no record is read twice.
+1. The first look costs as much as `headgate status`, plus OLDER records. A later one costs a LIST, and a GET for each
+   new record. If more than MOST_NEW are new, only the newest FEW are read; the others count as batches with an unknown
+   number of rows.
+2. It writes nothing, fences no one, and reads no record twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_NEW, FEW = 8, 3
 OLDER = 24
 """Records below the newest fold that the first look reads for the timeline."""
 KEPT = 240
-"""Records that are kept for showing."""
+"""Records that are kept for display."""
 
 Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
@@ -37,14 +37,14 @@ class Batch:
 
     sequence: int
     at: datetime | None
-    """When the store took its record, or when the driver said it; None: not known."""
+    """When the store wrote its record, or when the driver reported it; None if unknown."""
     record: BatchRecord | None
-    """None: it was not read."""
+    """None if it was not read."""
     timing: BatchTiming | None = None
 
     @property
     def rows(self) -> int | None:
-        """None: not known."""
+        """Number of rows; None if unknown."""
         return None if self.record is None else self.record.rows
 
     @property
@@ -55,11 +55,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class StreamLog:
-    """What of a log is known at one moment."""
+    """What is known of a log at one moment."""
 
     stream: str
     sequence: int = 0
-    """Of the last record; 0: none."""
+    """Sequence of the last record; 0 if there is none."""
     opened: OpenRecord | None = None
     rewound: RewindRecord | None = None
     last: BatchRecord | None = None
@@ -69,21 +69,22 @@ class StreamLog:
     batches: tuple[Batch, ...] = ()
     """Oldest first."""
     takeovers: tuple[int, ...] = ()
-    """Sequences of open records that are among or after the batches."""
+    """Sequences of open records among or after the batches."""
 
     @property
     def last_at(self) -> datetime | None:
-        """When the last batch was committed, as far as that is known."""
+        """When the last batch with a known time was committed."""
         return next((one.at for one in reversed(self.batches) if one.at is not None), None)
 
     def rows_per_second(self, now: datetime, window: float = 60.0) -> float:
-        """Over the last seconds. Batches that were not read count as much as those that were."""
+        """Rows per second over the last `window` seconds. A batch that was not read counts with the average of the
+        others."""
         inside = [one for one in self.batches if one.at is not None and (now - one.at).total_seconds() <= window]
         known = [one.rows for one in inside if one.rows is not None]
         return sum(known) / len(known) * len(inside) / window if known else 0.0
 
     def history(self, now: datetime, buckets: int = 40, seconds: float = 15.0) -> list[float]:
-        """Rows per second, oldest first: what a sparkline shows."""
+        """Rows per second for a sparkline, oldest first."""
         sums = [0.0] * buckets
         for one in self.batches:
             if one.at is not None and one.rows is not None:
@@ -94,7 +95,7 @@ class StreamLog:
 
 
 class LogTail:
-    """Looks at one stream's log, again and again. Used by one thread at a time."""
+    """Follows one stream's log. Must be used by one thread at a time."""
 
     def __init__(self, home: TableHome, stream: str) -> None:
         self._log = CommitLog(home.records, stream, home.uri)
@@ -109,12 +110,12 @@ class LogTail:
         self._seen = 0
 
     def look(self) -> StreamLog:
-        """How it stands now. Raises as `CommitLog.read` does."""
+        """The log as it is now. Raises as `CommitLog.read` does."""
         if self._starts is None:
             self._begin()
         times = self._log.taken_at()
         if not self._times:
-            # What a fold has taken from the state may still be there, and the timeline begins with it.
+            # Records that a fold covers may still exist; the timeline begins with them.
             older = sorted(sequence for sequence in times if sequence <= self._seen and sequence not in self._records)
             self._read(older[-OLDER:], self._keep)
         self._times |= times
@@ -123,7 +124,7 @@ class LogTail:
         self._read(new if len(new) <= MOST_NEW else new[-FEW:], self._take)
         last, opened = self._last, self._opened
         if last is not None and opened is not None and last.open_id != opened.record_id:
-            # Either a driver has just come, or its open record is among those that were not read.
+            # Either a new driver has just started, or its open record was not read.
             self._opened = opened if opened.sequence > last.sequence else None
         kept = sorted({*self._times, *self._records})[-KEPT:]
         self._times = {sequence: self._times[sequence] for sequence in kept if sequence in self._times}
@@ -177,7 +178,7 @@ class LogTail:
 
 
 def live_log(stream: str, live: LiveStream) -> StreamLog | None:
-    """The same from the memory of the process that runs the stream; None before its first batch."""
+    """A StreamLog from the memory of the process that runs the stream; None before its first batch."""
     head = live.head()
     if head is None:
         return None

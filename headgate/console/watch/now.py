@@ -1,4 +1,4 @@
-"""What the console knows of a table at one moment, and what follows from it. Values only."""
+"""What the console knows about a table at one moment, and its verdict. Values only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headgate.table.table import Table
 
 @dataclass(frozen=True)
 class ShardNow:
-    """One shard as it was seen."""
+    """One shard as it was last read."""
 
     look: ShardLook
     at: float
@@ -28,13 +28,13 @@ class ShardNow:
 
     @property
     def sealed(self) -> bool:
-        """Whether native Lance refuses it: a stream owns it."""
+        """True if a stream owns it, so that native Lance refuses to write to it."""
         return self.look.manifest is not None and self.look.manifest.sealed
 
 
 @dataclass(frozen=True)
 class StreamNow:
-    """One stream as it was seen."""
+    """One stream as it was last read."""
 
     log: StreamLog
     at: float | None = None
@@ -44,13 +44,13 @@ class StreamNow:
 
     @property
     def name(self) -> str:
-        """The stream's."""
+        """The stream's name."""
         return self.log.stream
 
 
 @dataclass(frozen=True)
 class TableNow:
-    """One table as it was seen."""
+    """One table as it was last read."""
 
     key: str
     place: TablePlace
@@ -59,19 +59,19 @@ class TableNow:
     streams: Mapping[str, StreamNow] = field(default_factory=dict)
     shards: Mapping[UUID, ShardNow] = field(default_factory=dict)
     shard_ids: tuple[UUID, ...] = ()
-    """All of them, by name and id."""
+    """All shards, ordered by name and id."""
     names: Mapping[UUID, str] = field(default_factory=dict)
     ends: TopicEnds | None = None
     looked: bool = False
 
     def shards_of(self, stream: StreamNow) -> list[ShardNow]:
-        """The shards of a stream that were seen."""
+        """The shards of a stream that were read."""
         claims = () if stream.log.opened is None else stream.log.opened.shards.values()
         wanted = [claim.shard_id for claim in claims]
         return [self.shards[one] for one in wanted if one in self.shards]
 
     def lag(self, stream: StreamNow) -> Mapping[Place, int]:
-        """Per partition what Kafka has and the table has not; empty where it is not known."""
+        """Per partition how many offsets are in Kafka and not in the table; empty if unknown."""
         if stream.live is not None and (told := stream.live.lag()):
             return told
         if self.ends is None:
@@ -79,13 +79,13 @@ class TableNow:
         return self.ends.lag(stream.log.ends)
 
     def lag_seconds(self, stream: StreamNow, now: float) -> float | None:
-        """How long the oldest row waits that Kafka has and the table has not; None: not known."""
+        """For how many seconds the oldest row has been waiting in Kafka; None if unknown."""
         if stream.live is not None:
             return stream.live.lag_seconds()
         return None if self.ends is None else self.ends.waiting(stream.log.ends, now)
 
     def unflushed_bytes(self, stream: StreamNow) -> int | None:
-        """In the WALs and in no SSTable; None: not known."""
+        """Bytes in the WALs and in no SSTable; None if unknown."""
         if stream.live is not None:
             return sum(one.unflushed_bytes for one in stream.live.held())
         seen = self.shards_of(stream)
@@ -95,7 +95,7 @@ class TableNow:
         return None if stream.maintenance is None else stream.maintenance.unflushed_bytes
 
     def problems(self) -> list[str]:
-        """What is missing or damaged in the shards that were seen."""
+        """What is missing or damaged in the shards that were read."""
         found = []
         for shard in self.shards.values():
             name = shard.look.name or str(shard.look.shard.id)
@@ -103,7 +103,7 @@ class TableNow:
         return found
 
     def facts(self, stream: StreamNow, now: datetime, monotonic: float) -> StreamFacts:
-        """What its verdict is made of."""
+        """The facts for the stream's verdict."""
         log, state, live = stream.log, stream.maintenance, stream.live
         recent = [one.record for one in log.batches if one.record is not None]
         lag = self.lag(stream)
@@ -128,16 +128,17 @@ class TableNow:
         )
 
     def verdict(self, stream: StreamNow, now: datetime, monotonic: float) -> Verdict:
-        """Of one stream."""
+        """The verdict of one stream."""
         return stream_verdict(self.facts(stream, now, monotonic))
 
     def verdicts(self, now: datetime, monotonic: float) -> tuple[Verdict, dict[str, Verdict]]:
-        """Of the table, and of each stream."""
+        """The verdict of the table, and of each stream."""
         streams = {name: self.verdict(one, now, monotonic) for name, one in self.streams.items()}
         return table_verdict([*streams.values()], self.problems(), self.error, looked=self.looked), streams
 
     def _taken_over(self, stream: StreamNow) -> str | None:
-        """A shard that somebody else has claimed since: the driver is fenced, whatever it believes."""
+        """Names a shard that another driver has claimed since: the stream's driver is fenced, even if it does not
+        know it yet."""
         opened = stream.log.opened
         for name, claim in {} if opened is None else opened.shards.items():
             seen = self.shards.get(claim.shard_id)
@@ -152,10 +153,10 @@ class TableNow:
 
 
 def first_error(error: HeadgateError) -> str:
-    """The class and the sentence; paths and credentials are not in it."""
+    """The error's class and sentence, without paths and credentials."""
     return f"{type(error).__name__}: {error.what}"
 
 
 def stale_first(ids: Sequence[UUID], shards: Mapping[UUID, ShardNow]) -> list[UUID]:
-    """Those that were never seen, then those that were seen longest ago."""
+    """Shards that were never read first, then those that were read longest ago."""
     return sorted(ids, key=lambda one: shards[one].at if one in shards else float("-inf"))

@@ -1,4 +1,4 @@
-"""Which tables a console shows: those that were named, and those that lie in the folders that were named."""
+"""Finds the tables that a console shows: the given ones, and those in the given folders."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from headgate.errors import HeadgateError
 from headgate.shards.home.record import record_ids
 
 MOST_TABLES = 1_000
-"""Of one folder. A person finds nothing among more."""
+"""Maximum tables of one folder: a person cannot oversee more."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}")
 
 
 @dataclass(frozen=True)
 class TablePlace:
-    """One table by its place; options may hold credentials."""
+    """The URI of a table or folder, and storage options, which may contain credentials."""
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def shown(self) -> str:
-        """Without credentials."""
+        """The URI without credentials."""
         return redact(self.uri)
 
     @property
     def name(self) -> str:
-        """The last part of its place."""
+        """The last part of the URI."""
         return self.shown.rstrip("/").rpartition("/")[2] or self.shown
 
 
 def tables_at(place: TablePlace, store: ObjectStore) -> tuple[TablePlace, ...]:
-    """The table in its store, or the tables in the folder: those with a folder of headgate's records, by name.
+    """The place itself if it is a table, else the tables in the folder: those with headgate's records, by name.
 
-    One LIST, and where it is a folder one more for itself and one for each folder in it. Raises StoreError.
+    Costs one LIST; for a folder one more, and one for each folder in it. Raises StoreError.
     """
     if record_ids(store):
         return (place,)
@@ -47,7 +47,7 @@ def tables_at(place: TablePlace, store: ObjectStore) -> tuple[TablePlace, ...]:
 
 
 def keys_of(places: Iterable[TablePlace], known: Mapping[str, str]) -> dict[str, str]:
-    """A short name for each place, as it stands in addresses; those that are known stay."""
+    """A short unique name for each place, used in addresses; known names do not change."""
     keys = {uri: key for uri, key in known.items()}
     for place in places:
         if place.uri not in keys:

@@ -1,7 +1,7 @@
-"""How a stream or a table is, in one word and the reasons for it. Pure.
+"""The state of a stream or a table in one word, and the reasons. Pure.
 
-The worst that is seen decides: attention, fenced, behind, stopped, fine. Nothing is called fine that was not looked at:
-where the last look failed, or nothing is known yet, the word is unknown.
+The worst state decides, in the order of WORST_FIRST. Nothing is "fine" that was not read: if the last look failed, or
+nothing is known yet, the word is "unknown".
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SHOWN: dict[Word, str] = {
 }
 
 BEHIND_SECONDS = 60.0
-"""Rows that wait in Kafka for longer than this are a lag; below, they are the next batches."""
+"""Rows that wait in Kafka for longer than this are a lag; the others belong to the next batches."""
 SILENT_SECONDS = 300.0
-"""Without a batch and without a word from its driver for so long, a stream is taken for stopped."""
+"""After so long without a batch and without a report of its driver, a stream counts as stopped."""
 STALE_SECONDS = 180.0
-"""What was seen longer ago than this is not told as how things stand."""
+"""What was read longer ago than this is not shown as the current state."""
 MANY_LETTERS = 0.01
-"""The part of the records of the last batches that may be dead letters before somebody should look."""
+"""If a larger share of the last batches' records are dead letters, the stream needs attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,49 +42,49 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The word as it is displayed."""
         return SHOWN[self.word]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """What is known of one stream. None: not known."""
+    """What is known about one stream. None means unknown."""
 
     error: str | None = None
     """Why the last look failed."""
     seen_ago: float | None = None
-    """Seconds since it was looked at."""
+    """Seconds since the last look."""
     batches: int = 0
-    """That are known to be committed."""
+    """Batches that are known to be committed."""
     committed_ago: float | None = None
     """Seconds since the last batch."""
     heard_ago: float | None = None
-    """Seconds since its driver last said how maintenance stands."""
+    """Seconds since its driver last reported the state of maintenance."""
     is_here: bool = False
-    """Whether its driver runs in this process."""
+    """True if its driver runs in this process."""
     failure: str | None = None
-    """What stopped it, where its driver ran in this process."""
+    """The error that stopped it, if its driver ran in this process."""
     lag_rows: int | None = None
     lag_seconds: float | None = None
     kafka_error: str | None = None
     taken_over: str | None = None
-    """Who holds a shard of the stream that its driver claimed."""
+    """A sentence about a shard that another driver has claimed since."""
     released: bool = False
-    """Whether every shard of it was released, as a clean stop does."""
+    """True if all of its shards were released, as by a clean stop."""
     failing: tuple[str, ...] = ()
-    """Jobs of maintenance that fail."""
+    """Maintenance jobs that fail."""
     delayed: str | None = None
     """Why batches wait."""
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    """Of its shards."""
+    """Problems of its shards."""
     records: int = 0
     dead_letters: int = 0
-    """Of the last batches."""
+    """Dead letters of the last batches; `records` are their rows."""
 
 
 def stream_verdict(facts: StreamFacts) -> Verdict:
-    """The word for a stream, and every reason that was found, the worst first."""
+    """The verdict of a stream: the worst word, and every reason, the worst first."""
     found = list(_reasons(facts))
     if not found:
         return Verdict("fine", (_fine(facts),))
@@ -93,7 +93,7 @@ def stream_verdict(facts: StreamFacts) -> Verdict:
 
 
 def table_verdict(streams: Sequence[Verdict], problems: Sequence[str], error: str | None, *, looked: bool) -> Verdict:
-    """The word for a table: the worst of its streams and its shards."""
+    """The verdict of a table: the worst of its streams and its shards."""
     if error is not None:
         return Verdict("unknown", (error,))
     if not looked:
@@ -129,7 +129,7 @@ def _reasons(facts: StreamFacts) -> list[tuple[Word, str]]:
 
 
 def _movement(facts: StreamFacts) -> list[tuple[Word, str]]:
-    """Whether it moves as it should."""
+    """Reasons why a stream is stopped or behind."""
     if facts.failure is not None:
         return []
     waits = facts.lag_rows or 0
@@ -163,7 +163,7 @@ def _fine(facts: StreamFacts) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time as people say it: 45 s, 12 min, 3 h, 2 d."""
+    """A duration with one unit: 45 s, 12 min, 3 h, 2 d."""
     for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

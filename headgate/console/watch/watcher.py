@@ -1,11 +1,10 @@
-"""Looks at tables, one small look after the other, so that pages need not.
+"""Reads tables in the background, one small look after the other, so that pages need not.
 
 Promises:
-1. Everything is read from the store, but for streams of this process, which are asked in memory.
-2. What it does by itself waits for its turn in the budget: two store requests a second over all tables. A look at a
-   stream's log comes first, one shard after the other with what is left. While nobody looks at a page, all of it is
-   15 times rarer.
-3. A look that fails is shown with the table, and tried again; the others go on.
+1. It reads everything from the store, except streams of this process, whose state it reads from memory.
+2. Its own looks stay within the budget: two store requests per second over all tables. The most overdue look comes
+   first; logs are due most often, then one shard at a time. While nobody views a page, all looks are 15 times rarer.
+3. The page of a table shows a look that failed; it is repeated, and the others go on.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from headgate.table.table import Table, open_table
 _log = structlog.get_logger("headgate.console")
 
 LOG_EVERY, STATE_EVERY, SHARD_EVERY, NAMES_EVERY, PLACES_EVERY = 2.0, 10.0, 4.0, 30.0, 60.0
-"""Seconds between two looks of a kind at one table, where the budget allows it."""
+"""Seconds between two looks of a kind at one table, if the budget allows it."""
 UNSEEN, UNSEEN_TIMES = 60.0, 15.0
-"""After so many seconds without a page looks are so many times rarer."""
+"""After so many seconds without an open page, looks are so many times rarer."""
 RETRY_EVERY = 15.0
-"""Seconds until a table that could not be opened is tried again."""
+"""Seconds until opening a table is retried."""
 IDLE = 0.5
 
 
@@ -61,7 +60,7 @@ class Watcher:
     def __init__(self, places: Sequence[TablePlace], consumer: Consumer | None = None) -> None:
         self.budget = Budget()
         self.version = 0
-        """Rises with every look that may have changed something."""
+        """Increases with every look that may have changed something."""
         self._given = tuple(places)
         self._tables: dict[str, WatchedTable] = {}
         self._keys: dict[str, str] = {}
@@ -80,38 +79,38 @@ class Watcher:
     # -- for pages -------------------------------------------------------------------
 
     def now(self) -> list[TableNow]:
-        """All tables as they were seen last, by name."""
+        """All tables as they were last read, by name."""
         self.asked()
         with self._lock:
             tables = sorted(self._tables.values(), key=lambda one: one.key)
         return [table.now for table in tables]
 
     def table(self, key: str) -> WatchedTable | None:
-        """One of them."""
+        """The table with this key, None if there is none."""
         self.asked()
         with self._lock:
             return next((one for one in self._tables.values() if one.key == key), None)
 
     def errors(self) -> Mapping[str, str]:
-        """Places that could not be looked at, and why."""
+        """Places that could not be read, and why."""
         with self._lock:
             return dict(self._errors)
 
     def asked(self) -> None:
-        """Somebody looks at a page."""
+        """Call when a page is requested: looks are then frequent again."""
         with self._changed:
             self._asked_at = clock.monotonic()
             self._changed.notify_all()
 
     def changed(self) -> None:
-        """Something that pages show may have changed."""
+        """Call when something that pages show may have changed."""
         with self._changed:
             self.version += 1
 
     # -- streams of this process --------------------------------------------------------
 
     def add_live(self, place: TablePlace, stream: str, live: LiveStream) -> None:
-        """From now on this stream is asked in memory; its table is shown."""
+        """Read this stream from memory from now on, and show its table."""
         with self._lock:
             if place.uri not in {one.uri for one in self._given}:
                 self._given = (*self._given, place)
@@ -122,13 +121,13 @@ class Watcher:
     # -- its life -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the threads."""
         self._thread.start()
         if self._kafka is not None:
             self._kafka.start()
 
     def stop(self) -> None:
-        """End. Twice equals once."""
+        """Stop the threads. Idempotent."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -137,7 +136,7 @@ class Watcher:
         self._thread.join(10)
 
     def step(self) -> bool:
-        """Do the one look that is most overdue; False where none is due, or the budget says wait."""
+        """Do the most overdue look. False if none is due, or the budget is used up."""
         if not self.budget.may_watch():
             return False
         now = clock.monotonic()
@@ -156,7 +155,7 @@ class Watcher:
         while True:
             try:
                 worked = self.step()
-            except Exception as error:  # the stream beside it goes on, whatever this is
+            except Exception as error:  # no error here may stop a stream of this process
                 _log.warning("the console could not look", error=type(error).__name__)
                 worked = False
             with self._changed:
@@ -203,7 +202,7 @@ class Watcher:
 
 
 class WatchedTable:
-    """One table. Looks are by one thread at a time, or under `lock`; `now` may be read by any."""
+    """One table. Looks run in one thread at a time, under `lock`; any thread may read `now`."""
 
     def __init__(
         self, key: str, place: TablePlace, budget: Budget, ends: TopicEnds | None, live: Mapping[str, LiveStream]
@@ -212,7 +211,7 @@ class WatchedTable:
         self.place = place
         self.live = dict(live)
         self.lock = threading.Lock()
-        """Around looks."""
+        """Held during looks."""
         self._budget = budget
         self._reading = threading.Lock()
         self._reader: Table | None = None
@@ -232,7 +231,7 @@ class WatchedTable:
 
     @property
     def now(self) -> TableNow:
-        """As it was seen last; streams of this process as they are."""
+        """The table as it was last read; streams of this process as they are now."""
         now = self._now
         if not self.live:
             return now
@@ -243,7 +242,7 @@ class WatchedTable:
         return replace(now, streams=streams, looked=True)
 
     def chores(self) -> tuple[Chore, ...]:
-        """What may be done for it."""
+        """The kinds of looks at this table."""
         return (self._open,) if self._table is None else self._chores
 
     def opened(self) -> Table:
@@ -257,8 +256,8 @@ class WatchedTable:
 
     @contextmanager
     def reading(self) -> Iterator[Table]:
-        """The table for reading rows, one reader at a time: what a person asked for costs what it costs, and is not of
-        the budget of looks. Raises as `open_table` does.
+        """The table for reading rows, one reader at a time. These reads are requested by a person and do not count in
+        the budget. Raises as `open_table` does.
         """
         with self._reading:
             if self._reader is None or self._reader.table_id != self.opened().table_id:
@@ -270,7 +269,7 @@ class WatchedTable:
                 raise
 
     def at(self, checkpoint: str) -> Table:
-        """The table as a checkpoint has it, for reading. Raises NotFound, InvalidInput."""
+        """The table at a checkpoint, for reading. Raises NotFound, InvalidInput."""
         return open_table(self.place.uri, checkpoint=checkpoint, storage_options=dict(self.place.options) or None)
 
     def see_all_names(self) -> None:
@@ -278,7 +277,7 @@ class WatchedTable:
         self._look_for_shards()
 
     def see_shards(self, wanted: Iterable[UUID], older_than: float) -> None:
-        """Look at these shards now, unless that was done so many seconds ago or less."""
+        """Read those of these shards now that were last read more than `older_than` seconds ago."""
         with self.lock:
             now = clock.monotonic()
             shards = self._now.shards

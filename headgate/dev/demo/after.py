@@ -1,7 +1,7 @@
-"""What the demo shows of a table once its stream has stopped: plain Lance readers, search and a checkpoint.
+"""What the demo checks after the stream has stopped: plain Lance, search and a checkpoint.
 
-Each answer is compared with what was produced: a plain Lance reader sees every row, a search finds exactly the orders
-with that word, before and after the index of the base is complete, and the checkpoint shows the instant at which it was
+Each result is compared with the produced records: plain Lance reads every row, a search finds exactly the orders with a
+word, before and after the base's index is complete, and the checkpoint has the rows of the instant at which it was
 taken.
 """
 
@@ -22,16 +22,16 @@ CHECKPOINT = "demo"
 
 @dataclass(frozen=True)
 class After:
-    """What was seen."""
+    """The results."""
 
     plain_rows: int
-    """That a plain Lance reader sees: a clean stop takes all of them into the base."""
+    """Rows that plain Lance reads: a clean stop compacts all rows into the base."""
     hits: int
     hits_expected: int
     search_ms: float
-    """Of the second search of the same instant: the first one reads the indexes."""
+    """Time of a second search at the same instant: the first one reads the indexes."""
     checkpoint_rows: int
-    """That the checkpoint shows."""
+    """Rows of the checkpoint."""
     holds: bool
 
 

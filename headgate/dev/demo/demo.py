@@ -1,11 +1,11 @@
 """The demo: orders flow from Kafka through Spark into a table, the driver is killed half-way, and nothing is lost.
 
 Promises:
-1. Real parts: a Kafka broker, drivers in processes of their own, SIGKILL of a driver and its JVM within a batch.
-2. The table is compared with what was produced, row by row, and the topic once more with the table.
-   So are a search of it and a checkpoint, before and after its rows are taken into the base.
-3. However it ends, nothing stays running, and the broker's and Spark's files are gone. The table stays, unless the demo
-   was interrupted. Only a folder that a demo has marked as its own is ever removed.
+1. All parts are real: a Kafka broker, drivers in their own processes, SIGKILL of a driver and its JVM within a batch.
+2. The table is compared with the produced records, row by row, and also with the topic. So are a search and a
+   checkpoint, before and after the rows are compacted into the base.
+3. However it ends, no process keeps running, and the broker's and Spark's files are deleted. The table stays unless the
+   demo was interrupted. It only deletes folders that a demo has marked as its own.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from headgate.table.status import batch_value, heads_of
 from headgate.table.table import Table
 
 BATCHES = 10
-"""The records come in about so many batches: enough for a kill between and within some of them."""
+"""The records are split into about so many batches."""
 KILL_AFTER = 5
-"""Batches that the first driver may finish."""
+"""The first driver is killed after so many batches."""
 CORES = 2
 MARK = ".headgate-demo"
-"""A file in a directory whose table a demo has made."""
+"""Marks a directory whose table a demo has created."""
 _COMMAND = "from headgate.cli import main; main(prog_name='headgate')"
 _NEXT_BATCH = 10.0
 """Seconds to wait for the next batch before the driver is killed between batches instead."""
 _PATIENCE = 120.0
-"""Seconds without a word from a driver after which it is taken to hang."""
+"""After so many seconds without output, a driver counts as hanging."""
 
 
 class DemoFailed(HeadgateError):
-    """A step of the demo did not do what it is there to show."""
+    """A step of the demo failed."""
 
     next_step = "run it once more; where it fails again, look at the table that it leaves, and at what the driver said"
 
 
 class Steps(Protocol):
-    """Shows how far the demo is."""
+    """Shows the demo's progress."""
 
     def step(self, what: str, total: int | None = None) -> None:
         """The next step begins."""
@@ -79,7 +79,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """What the demo has to show."""
+    """The demo's result."""
 
     table: str
     batches: tuple[dict[str, Any], ...]
@@ -106,7 +106,7 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """True if everything is as promised."""
+        """True if every promise holds."""
         right = not self.difference and self.dead_letters == self.dead_letters_expected
         return right and self.verified.holds and self.after.holds
 
@@ -215,7 +215,7 @@ def _until_killed(
 
 
 def _wait_for_an_entry_after(table: Table, batch: dict[str, Any]) -> None:
-    """Until a task of the next batch has written: rows that are durable, and not committed."""
+    """Wait until a task of the next batch has written an entry, whose rows are durable but not committed."""
     places = [(table.home.shard(name), positions[-1] + 1) for name, positions in batch["positions"].items()]
     until = clock.monotonic() + _NEXT_BATCH
     while clock.monotonic() < until:
@@ -252,7 +252,7 @@ def _reached(batches: list[dict[str, Any]]) -> int:
 
 
 class _Driver:
-    """`headgate ingest` in a session of its own, so that it and its JVM can be killed together, and nothing else."""
+    """`headgate ingest` in its own session, so that only it and its JVM are killed together."""
 
     def __init__(self, table: Table, servers: str, scratch: Path, records: int, *options: str) -> None:
         arguments = ["--servers", servers, "--topic", TOPIC, "--table", table.uri, "--output", "json"]
@@ -272,7 +272,7 @@ class _Driver:
         os.close(number)
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Each batch as it is reported. A driver that says nothing for long is killed, which ends the batches."""
+        """Each batch as it is reported. A driver without output for too long is killed, which ends the batches."""
         assert self._process.stdout is not None
         while True:
             watchdog = parallel.timer(_PATIENCE, self.kill)
@@ -294,7 +294,7 @@ class _Driver:
         return self._process.wait(_PATIENCE)
 
     def last_words(self) -> str:
-        """The end of what it said on stderr."""
+        """The end of its stderr."""
         return self._errors.read_text(errors="replace")[-500:].strip()
 
     def __enter__(self) -> _Driver:
@@ -336,9 +336,9 @@ def _dead_entries(table: Table) -> int:
 
 
 def clean(directory: Path) -> bool:
-    """Remove what a demo has left in its directory, and nothing else. Whether there was something.
+    """Delete what a demo has left in its directory, and nothing else. True if there was something.
 
-    Raises InvalidInput for a table that no demo has made.
+    Raises InvalidInput for a table that no demo has created.
     """
     if not (directory / MARK).exists():
         if (directory / TOPIC).exists():
@@ -349,14 +349,14 @@ def clean(directory: Path) -> bool:
         return False
     _remove(directory / TOPIC)
     (directory / MARK).unlink()
-    with suppress(OSError):  # something of somebody else's is in it
+    with suppress(OSError):  # the directory has other files
         directory.rmdir()
     return True
 
 
 @contextmanager
 def _marked(directory: Path) -> Iterator[Path]:
-    """The directory without a table of an earlier demo, with a mark that says whose it is."""
+    """The directory, marked as the demo's, without an earlier demo's table."""
     clean(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARK).write_text("Made by `headgate demo`; `headgate demo --clean` removes it.\n")

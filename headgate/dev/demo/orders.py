@@ -1,7 +1,7 @@
-"""The orders of the demo: what is produced, and what a table must hold of it in the end.
+"""The orders of the demo: the produced records, and the rows that the table must have in the end.
 
-New orders, changes, cancellations (Kafka tombstones) and a few records that no table can take, in one fixed
-sequence per size. The expected rows come from here and not from the topic: produced is compared with stored.
+New orders, changes, cancellations (Kafka tombstones) and a few invalid records, in a fixed sequence for each size. The
+expected rows come from here and not from the topic: produced records are compared with stored rows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Orders:
         random = np.random.default_rng(_SEED)
         kinds = random.choice(4, records, p=[1 - _UPDATES - _DELETES - _BAD, _UPDATES, _DELETES, _BAD])
         kinds[0] = _NEW
-        # A change is of an order that is there already.
+        # A change must be of an existing order.
         made = np.cumsum(kinds == _NEW)
         ids = np.where(kinds == _NEW, made, (random.random(records) * made).astype(np.int64) + 1)
         return cls(kinds, ids, random.integers(100, 100_000, records) / 100)
