@@ -108,7 +108,7 @@ class BatchJob:
 
     @property
     def _records(self) -> DataFrame:
-        """The frame of Spark's Kafka source, in few partitions. Another source may have no timestamps, or other ones."""
+        """The frame of Spark's Kafka source, in few partitions. Other sources may have no timestamps, or other ones."""
         timed = [name for name, kind in self.frame.dtypes if (name, kind) == (task.TIMESTAMP, "timestamp")]
         columns = dict.fromkeys((*self.plan.columns, *timed))
         return self.frame.select(*columns).coalesce(self._task_count)
