@@ -230,6 +230,20 @@ def test_a_column_is_named_where_none_or_several_are_indexed(tmp_path: Path) -> 
 # -- the table as it lives --------------------------------------------------------------------------
 
 
+def test_words_of_two_characters_are_found_in_text_without_spaces(tmp_path: Path) -> None:
+    pairs = {"base_tokenizer": "ngram", "min_ngram_length": 2, "max_ngram_length": 2}
+    table = create_table(
+        tmp_path / "t", "id bigint not null, note string", primary_key="id", full_text={"note": dict(pairs)}
+    )
+    with table:
+        for number, step in enumerate(("flush", "compact", "close")):
+            table.upsert(pa.table({"id": [2 * number, 2 * number + 1]} | {"note": ["我们在北京吃饭", "東京の天気"]}))
+            for word, row in (("北京", 0), ("天気", 1)):
+                found = table.search(word, k=10)["id"].to_pylist()
+                assert sorted(found) == list(range(row, 2 * number + 2, 2)), (word, number)
+            getattr(table, step)()
+
+
 def test_sstables_without_the_index_of_today_are_searched_by_its_words(tmp_path: Path) -> None:
     """The index came, or was replaced by one of other parameters, after the SSTable."""
     table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
