@@ -6,21 +6,21 @@ A GET changes nothing. Handlers that read a store run in a thread, so that event
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast, get_args
 from urllib.parse import parse_qsl
 
 import structlog
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from headgate import clock
-from headgate.console.guard import Door, Guard
 from headgate.console.pages.health import CheckName, Checks, health_page
 from headgate.console.pages.jobs import jobs_page
 from headgate.console.pages.letters import letters_page
@@ -43,12 +43,16 @@ PING_SECONDS = 15.0
 MOST_LISTENERS = 64
 MOST_BODY = 1_000
 """Maximum bytes of the only form."""
+BODY_SECONDS = 10.0
+MOST_READS = 4
+"""Pages that read rows or checkpoints at the same time. Others wait, and leave threads for pages that show what is
+known."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(watcher: Watcher, door: Door) -> Starlette:
-    """The console as a web application."""
+def application(watcher: Watcher) -> Starlette:
+    """The console as a web application, to be served behind a Guard."""
     pages = _Pages(watcher)
     routes = [
         Route("/", pages.at(pages.overview)),
@@ -58,18 +62,22 @@ def application(watcher: Watcher, door: Door) -> Starlette:
         Route("/t/{table}/stream", pages.at(pages.stream)),
         Route("/t/{table}/shards", pages.at(pages.shards)),
         Route("/t/{table}/shards/{shard}", pages.at(pages.shard)),
-        Route("/t/{table}/rows", pages.at(pages.rows)),
-        Route("/t/{table}/search", pages.at(pages.search)),
-        Route("/t/{table}/dead-letters", pages.at(pages.letters)),
-        Route("/t/{table}/jobs", pages.at(pages.jobs)),
+        Route("/t/{table}/rows", pages.at(pages.rows, reads=True)),
+        Route("/t/{table}/search", pages.at(pages.search, reads=True)),
+        Route("/t/{table}/dead-letters", pages.at(pages.letters, reads=True)),
+        Route("/t/{table}/jobs", pages.at(pages.jobs, reads=True)),
         Route("/t/{table}/health", pages.at(pages.health)),
         Route("/t/{table}/health", pages.check, methods=["POST"]),
         Route("/runbook/{name}", pages.at(pages.runbook)),
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, door=door)],
-        exception_handlers={HTTPException: _http_error, HeadgateError: _headgate_error, _Busy: _busy},
+        exception_handlers={
+            HTTPException: _http_error,
+            HeadgateError: _headgate_error,
+            _Busy: _busy,
+            _Unexpected: _unexpected,
+        },
     )
     app.state.stopping = False
     app.state.listeners = 0
@@ -80,12 +88,23 @@ class _Pages:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._checks = Checks(watcher)
+        self._reads = CapacityLimiter(MOST_READS)
 
-    def at(self, made: Callable[[Request], tuple[str, dict[str, Any]]]) -> Handler:
-        """A handler that renders a page in a thread."""
+    def at(self, made: Callable[[Request], tuple[str, dict[str, Any]]], *, reads: bool = False) -> Handler:
+        """A handler that renders a page in a thread; if it `reads`, with MOST_READS others at most."""
 
         async def answer(request: Request) -> Response:
-            return HTMLResponse(await run_in_threadpool(self._rendered, made, request))
+            limiter = self._reads if reads and "x-live" not in request.headers else None
+            try:
+                return HTMLResponse(await run_sync(self._rendered, made, request, limiter=limiter))
+            except (HeadgateError, HTTPException, _Busy):
+                raise
+            except Exception as error:
+                # Texts of other errors may contain credentials, so the log gets the place alone.
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{at.filename.rpartition('/')[2]}:{at.lineno}"
+                _log.warning("a page of the console failed", error=type(error).__name__, at=where)
+                raise _Unexpected(type(error).__name__) from None
 
         return answer
 
@@ -145,10 +164,14 @@ class _Pages:
     async def check(self, request: Request) -> Response:
         """Start a check. It only reads; the guard prevents other sites from starting one."""
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_BODY:
-                raise HTTPException(413)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > MOST_BODY:
+                        raise HTTPException(413)
+        except TimeoutError:
+            raise HTTPException(408) from None
         name = dict(parse_qsl(body.decode("latin-1"))).get("check")
         if name not in get_args(CheckName):
             raise HTTPException(400)
@@ -199,6 +222,10 @@ class _Busy(Exception):
         self.wait = wait
 
 
+class _Unexpected(Exception):
+    """A page failed with an error that is not headgate's."""
+
+
 def _frame(request: Request, table: WatchedTable | None) -> dict[str, Any]:
     """The values of the frame around every page."""
     values: dict[str, Any] = {"here": request.url.path, "table": None, "word": None, "tabs": ()}
@@ -245,6 +272,10 @@ async def _busy(request: Request, error: Exception) -> Response:
     answer = _error(request, 503, what, f"this page can be read in {error.wait:.0f} s")
     answer.headers["retry-after"] = str(max(1, round(error.wait)))
     return answer
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return _error(request, 500, f"The page failed with {error}.", "see the log of the process that shows the console")
 
 
 async def _headgate_error(request: Request, error: Exception) -> Response:

@@ -4,7 +4,8 @@ pass too.
 Promises:
 1. A request is accepted only if its Host is an IP address, localhost or an allowed name: this defeats another site
    whose name was made to resolve to this machine (DNS rebinding).
-2. A request that names another origin is rejected; one that starts something must name this origin.
+2. A request that names another origin is rejected; one that starts something must name this origin. Other sites can
+   link to a page, but not load it into a frame, where it would read a table that nobody sees.
 3. If a token is set, every request needs it. A token in the address is moved to a cookie, which scripts cannot read and
    other sites do not send, and the browser is redirected to the address without it. A script may send it as a bearer.
 4. Every response forbids scripts, styles, frames and requests that are not the console's own.
@@ -17,10 +18,10 @@ import hmac
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -75,15 +76,14 @@ class Door:
 
 
 class Guard:
-    """Middleware around the application."""
+    """Around the whole application, so that also the response to an unexpected error has the headers."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self._app = app
         self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+        assert scope["type"] == "http", "the server offers nothing else"
 
         async def protected(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -108,13 +108,9 @@ class Guard:
 
     def _without_token(self, scope: Scope, headers: Headers, host: str) -> Response | None:
         cookie = cookie_name(host)
-        if hmac.compare_digest(_cookie(headers, cookie).encode(), self._door.pass_value.encode()):
-            return None
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._door.admits(bearer):
-            return None
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] == "GET" and self._door.admits(dict(asked).get(TOKEN)):
+            # Also if the cookie is already there: the token must not stay in the address.
             left = urlencode([(name, value) for name, value in asked if name != TOKEN])
             # A redirect to `//name` would lead to another site.
             path = "/" + scope["path"].lstrip("/")
@@ -123,6 +119,13 @@ class Guard:
                 cookie, self._door.pass_value, httponly=True, samesite="strict", secure=scope["scheme"] == "https"
             )
             return answer
+        # Not http.cookies: it gives up at the first odd cookie that another server on this host has set.
+        given = cookie_parser(headers.get("cookie", "")).get(cookie, "")
+        if hmac.compare_digest(given.encode(), self._door.pass_value.encode()):
+            return None
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._door.admits(bearer):
+            return None
         return _text(401, "This console needs its token: open the address with ?token=… once.")
 
 
@@ -155,16 +158,9 @@ def _is_own(headers: Headers, host: str, method: str) -> bool:
         return origin.partition("://")[2].lower() == host.lower()
     if method in ("GET", "HEAD"):
         # Links of other sites may lead here; their pictures, scripts and frames may not load from here.
-        return site in (None, "same-origin", "none") or headers.get("sec-fetch-mode") == "navigate"
+        is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return site in (None, "same-origin", "none") or is_link
     return site == "same-origin"
-
-
-def _cookie(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
 
 
 def _is_port(text: str) -> bool:

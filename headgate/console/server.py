@@ -3,7 +3,8 @@
 Promises:
 1. It listens on 127.0.0.1 by default, and on other addresses only with a token. No log line, record or error contains
    the token; the caller shows it to a person, or took it from the environment.
-2. It handles no signal and forks nothing. `close` ends it within seconds, even if pages are open.
+2. It handles no signal and forks nothing. `close` ends it within seconds, even if pages are open. `connections` has the
+   limits of what clients can use up.
 3. If the address is not available, it raises InvalidInput before anything runs.
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from headgate import parallel
 from headgate.connectors.extras import needs
 from headgate.console import PORT
-from headgate.console.guard import Door, is_loopback
+from headgate.console.guard import Door, Guard, is_loopback
 from headgate.console.watch.places import TablePlace
 from headgate.console.watch.watcher import Watcher
 from headgate.errors import InvalidInput
@@ -28,6 +29,7 @@ with needs():
     import uvicorn
 
     from headgate.console.app import application
+    from headgate.console.connections import MOST_HEADERS, Connection
 
 TOKEN_VARIABLE = "HEADGATE_UI_TOKEN"
 SHORTEST_TOKEN = 16
@@ -74,15 +76,16 @@ class Console:
         self._address = address
         self._socket = _bound(address)
         self.port: int = self._socket.getsockname()[1]
-        self._app = application(watcher, Door(address.names, address.token))
+        self._app = application(watcher)
         config = uvicorn.Config(
-            self._app,
-            access_log=False,
+            Guard(self._app, Door(address.names, address.token)),
+            http=Connection,
+            ws="none",
             log_config=None,
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=2,
-            limit_concurrency=200,
+            h11_max_incomplete_event_size=MOST_HEADERS,
         )
         self._server = uvicorn.Server(config)
         self._thread = parallel.thread("console-server", self._server.run, [self._socket])

@@ -70,7 +70,9 @@ def test_a_name_that_was_allowed_is_answered(tmp_path: Path) -> None:
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 200),
         ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}, 403),
-        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 200),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}, 200),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}, 403),
+        ({"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "object"}, 403),
         ({"Sec_Fetch_Site": "same-origin"}, 200),
     ],
 )
@@ -104,7 +106,13 @@ def test_the_token_moves_from_the_address_to_a_cookie(locked: Console) -> None:
     assert "HttpOnly" in cookie
     assert "samesite=strict" in cookie.lower()
     assert TOKEN not in cookie
-    assert ask(locked, "/", Cookie=cookie.partition(";")[0]).status == 200
+    own = cookie.partition(";")[0]
+    assert ask(locked, "/", Cookie=own).status == 200
+    assert ask(locked, "/", Cookie=f'other={{"a": "b"}}; {own}; x').status == 200, (
+        "other servers' cookies do not matter"
+    )
+    again = ask(locked, f"/?token={TOKEN}", Cookie=own)
+    assert (again.status, again.headers["location"]) == (303, "/"), "the token does not stay in the address"
 
 
 def test_elsewhere_than_here_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,11 @@ NUMBER = "_headgate_number"
 HEADERS = 20
 """Maximum entries per page whose offsets are read."""
 MOST_HITS = 100
-MOST_QUERY = 1 << 20
+MOST_QUERY = 100_000
 """Characters of a vector as text."""
+MOST_FILTER = 1_000
+"""Characters of a filter. At some 500 levels of an expression, such as `1+1+1…`, Lance overflows its stack, which ends
+the process; and the console may run in a driver."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ def rows_page(table: WatchedTable, asked: Mapping[str, str]) -> dict[str, Any]:
     with table.reading() as reader:
         values["checkpoints"] = [one.checkpoint.name for one in reversed(reader.checkpoints())][:50]
         try:
+            _check_filter_size(filter)
             at = reader if checkpoint is None else table.at(checkpoint)
             lines = _lines(at, _view(at), filter, limit + 1, table.now.names)
         except InvalidInput as error:
@@ -136,7 +140,8 @@ class Hit:
 def search_page(table: WatchedTable, asked: Mapping[str, str]) -> dict[str, Any]:
     """Rows by words, by a vector, or by both. The page shows what is invalid in the request."""
     text, vector = asked.get("q", "").strip(), asked.get("vector", "").strip()
-    k = min(MOST_HITS, int(asked["k"])) if asked.get("k", "").isdecimal() and int(asked["k"]) else 10
+    hits = asked.get("k", "")
+    k = min(MOST_HITS, int(hits)) if hits.isdecimal() and len(hits) < 8 and int(hits) else 10
     match = asked.get("match") if asked.get("match") in get_args(Match) else "any"
     fuse = asked.get("fuse") if asked.get("fuse") in get_args(Fuse) else "rrf"
     filter = asked.get("filter", "").strip()
@@ -170,6 +175,7 @@ def search_page(table: WatchedTable, asked: Mapping[str, str]) -> dict[str, Any]
 
 def _hits(table: Table, asked: Mapping[str, Any]) -> list[Hit]:
     column, vector_column = asked["column"] or None, asked["vector_column"] or None
+    _check_filter_size(asked["filter"])
     plain = [field.name for field in table.schema if not is_vector(field.type)]
     shared: dict[str, Any] = {"columns": plain, "filter": asked["filter"] or None, "k": asked["k"]}
     query = _numbers(asked["vector"]) if asked["vector"] else None
@@ -197,6 +203,13 @@ def _shown(found: pa.Table, column: str | None, marker: Any) -> list[Hit]:
         shown = tuple((text, f"{value:.4g}") for text, value in measured if value is not None)
         hits.append(Hit(shown, pieces, tuple(row.items())))
     return hits
+
+
+def _check_filter_size(filter: str | None) -> None:
+    if filter is not None and len(filter) > MOST_FILTER:
+        raise InvalidInput(
+            f"The filter has {len(filter):,} characters. The console accepts {MOST_FILTER:,}; `table scan` more."
+        )
 
 
 def _numbers(text: str) -> list[float]:

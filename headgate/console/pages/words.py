@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from headgate import clock
 from headgate.console.watch.verdict import span
@@ -37,6 +37,11 @@ def cut(text: str, most: int) -> str:
     """The text with hidden characters as escapes; of a longer one the beginning, and its length."""
     shown = _HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text[:most])
     return shown if len(text) <= most else f"{shown}… ({len(text):,} characters)"
+
+
+def whole(text: str) -> Markup:
+    """A text that a person typed, for the field that it came from: not cut, with hidden characters as escapes."""
+    return escape(cut(text, len(text)))
 
 
 def number(value: float | int | None) -> str:
@@ -141,4 +146,5 @@ FILTERS = {
     "raw": raw,
     "span": span,
     "cut": cut,
+    "whole": whole,
 }

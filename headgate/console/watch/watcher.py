@@ -28,7 +28,7 @@ from headgate.console.watch.live import LiveStream
 from headgate.console.watch.log import LogTail, StreamLog, live_log
 from headgate.console.watch.now import ShardNow, StreamNow, TableNow, first_error, stale_first
 from headgate.console.watch.places import TablePlace, keys_of, tables_at
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Transient
 from headgate.shards.home.record import record_ids, shard_folders
 from headgate.table.look import Place, look_at
 from headgate.table.status import Consumer
@@ -40,6 +40,8 @@ LOG_EVERY, STATE_EVERY, SHARD_EVERY, NAMES_EVERY, PLACES_EVERY = 2.0, 10.0, 4.0,
 """Seconds between two looks of a kind at one table, if the budget allows it."""
 UNSEEN, UNSEEN_TIMES = 60.0, 15.0
 """After so many seconds without an open page, looks are so many times rarer."""
+READING_SECONDS = 20.0
+"""How long a page waits while another one reads the same table."""
 RETRY_EVERY = 15.0
 """Seconds until opening a table is retried."""
 IDLE = 0.5
@@ -257,16 +259,22 @@ class WatchedTable:
     @contextmanager
     def reading(self) -> Iterator[Table]:
         """The table for reading rows, one reader at a time. These reads are requested by a person and do not count in
-        the budget. Raises as `open_table` does.
+        the budget. Raises as `open_table` does, and Transient if others read for too long.
         """
-        with self._reading:
+        if not self._reading.acquire(timeout=READING_SECONDS):
+            raise Transient(
+                f"The table is being read for another page, for more than {READING_SECONDS:.0f} s.",
+                advice="wait until that page is there, then open this one again",
+            )
+        try:
             if self._reader is None or self._reader.table_id != self.opened().table_id:
                 self._reader = self._open_for_reading()
-            try:
-                yield self._reader
-            except HeadgateError:
-                self._reader = None  # its columns may have changed: open it anew
-                raise
+            yield self._reader
+        except HeadgateError:
+            self._reader = None  # its columns may have changed: open it anew
+            raise
+        finally:
+            self._reading.release()
 
     def at(self, checkpoint: str) -> Table:
         """The table at a checkpoint, for reading. Raises NotFound, InvalidInput."""
