@@ -14,7 +14,7 @@ function state(name, text) {
 
 // Read the page again and put its live parts in the place of the old ones. The server has escaped every value.
 async function renew() {
-  if (document.hidden) { waiting = true; return; }
+  if (document.hidden) return; // it is read again when somebody looks
   if (busy) { waiting = true; return; }
   const pause = 1500 - (Date.now() - last);
   busy = true;
@@ -53,14 +53,37 @@ function swap(fresh) {
   }
 }
 
+// Only a visible page listens: a browser has six connections to a host, and hidden pages would use them up.
+let events = null;
+const RETRY = 10000;
+
 function listen() {
-  if (!document.querySelector("[data-live]")) { state("still", "as of when it was opened"); return; }
-  const events = new EventSource("/events");
+  if (events || document.hidden) return;
+  events = new EventSource("/events");
   events.addEventListener("open", () => state("on", "live"));
   events.addEventListener("changed", renew);
-  events.addEventListener("error", () => state("lost", "no answer, trying again"));
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && waiting) { waiting = false; renew(); } });
-  addEventListener("pagehide", () => events.close());
+  events.addEventListener("error", () => {
+    state("lost", "no answer, trying again");
+    // The browser tries again by itself, but not after an answer such as "too many pages".
+    if (events && events.readyState === EventSource.CLOSED) { hush(); setTimeout(listen, RETRY); }
+  });
+}
+
+function hush() {
+  if (events) events.close();
+  events = null;
+}
+
+function begin() {
+  if (!document.querySelector("[data-live]")) { state("still", "as of when it was opened"); return; }
+  listen();
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { hush(); return; }
+    listen();
+    renew();
+  });
+  addEventListener("pagehide", hush);
+  addEventListener("pageshow", listen); // back from the browser's history
 }
 
 // Light, dark, or as the system says.
@@ -100,4 +123,4 @@ addEventListener("keydown", (event) => {
   }
 });
 
-listen();
+begin();
