@@ -128,7 +128,7 @@ class MissingExtra(InvalidInput):
 
 
 class Fenced(HeadgateError):
-    """Another writer took over the shard. Final: this writer never writes again."""
+    """Another writer took over the shard, or the table was dropped. Final: this writer never writes again."""
 
     next_step = (
         "stop this writer; another one owns the shard now. Open the shard again only if you want to stop the other "

@@ -98,7 +98,8 @@ class ShardWriter:
            a put is exactly one PUT.
 
         After 2 the base must still have this table's id (R23): if another table is created at the URI from now on, it
-        does not use this shard.
+        does not use this shard. The writer then ends with Fenced at its next put on a local disk, and otherwise at a
+        put within a minute (see `shards.home.presence`).
 
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
@@ -161,7 +162,7 @@ class ShardWriter:
 
         Frozen MemTables are flushed; the active one stays only in the WAL, for the next writer to replay. Raises the
         stored error of pipeline or flush, immediately if the writer is fenced, and again at every later call.
-        Acknowledged rows are safe either way.
+        Acknowledged rows are safe either way, except after DataLoss: the table was dropped, and they with it.
         """
         first = not self._flusher.closed
         try:
@@ -221,6 +222,9 @@ class ShardWriter:
         try:
             manifests = self.shard.manifests
             manifests.commit_update(self._appender.claim_id, self._appender.epoch, noted)
+        except DataLoss:
+            if self._flusher.stats().rows:
+                raise
         except HeadgateError as error:
             _log.debug("the tip was not noted", error=str(error), **self.shard.where())
 

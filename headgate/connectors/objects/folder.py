@@ -10,7 +10,10 @@ from headgate.retry import Retry
 
 
 class FolderStore(StoreOver):
-    """Passes operations to the inner store, below the folder, and shares its counters."""
+    """Passes operations to the inner store, below the folder, and shares its counters.
+
+    `put_next` creates folders here: dead letters have no barrier that keeps theirs.
+    """
 
     def __init__(self, inner: ObjectStore, folder: str) -> None:
         self._prefix = checked_key(folder) + "/"

@@ -63,21 +63,21 @@ class LocalStore(ObjectStore):
         3. Link it under its name; this is where exactly one of several callers wins.
         4. Sync the directory.
         """
-        buffers = as_buffers(data)
         self._count("put")
         with os_errors("put_if_absent", self.uri, key, PUTS), self._folder_of(key) as (folder, name):
-            try:
-                if not self._link_nameless(buffers, folder, name):
-                    with self._staged(lambda file: write(file, buffers)) as path:
-                        os.link(path, name, dst_dir_fd=folder)
-            except FileExistsError as error:
-                # The existing object may be our own, from a try whose directory sync failed. The caller may
-                # recognise it as its own, so it must be as durable as after a successful put.
-                os.fsync(folder)
-                if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                    raise InvalidInput("A folder has the object's name.", store=self.uri, key=key) from error
-                raise AlreadyExists("An object with that name exists already.", store=self.uri, key=key) from error
-            os.fsync(folder)
+            self._link(key, data, folder, name)
+
+    def put_next(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """The same, but a folder that is gone is not created: NotFound."""
+        self._count("put")
+        path, name = os.path.split(self._path(key))
+        with os_errors("put_next", self.uri, key, READS):
+            folder = open_folder(path)
+        try:
+            with os_errors("put_next", self.uri, key, PUTS):
+                self._link(key, data, folder, name)
+        finally:
+            os.close(folder)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Store or replace the object: temporary file, sync, rename, sync of the directory."""
@@ -217,6 +217,21 @@ class LocalStore(ObjectStore):
         self._synced_folders.add(path)
 
     # -- temporary files -------------------------------------------------------
+
+    def _link(self, key: str, data: Bytes | Sequence[Bytes], folder: int, name: str) -> None:
+        buffers = as_buffers(data)
+        try:
+            if not self._link_nameless(buffers, folder, name):
+                with self._staged(lambda file: write(file, buffers)) as path:
+                    os.link(path, name, dst_dir_fd=folder)
+        except FileExistsError as error:
+            # The existing object may be our own, from a try whose directory sync failed. The caller may
+            # recognise it as its own, so it must be as durable as after a successful put.
+            os.fsync(folder)
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise InvalidInput("A folder has the object's name.", store=self.uri, key=key) from error
+            raise AlreadyExists("An object with that name exists already.", store=self.uri, key=key) from error
+        os.fsync(folder)
 
     def _link_nameless(self, buffers: Sequence[memoryview], folder: int, name: str) -> bool:
         """Write, sync and link a nameless file. False, with nothing done, if these are not supported."""

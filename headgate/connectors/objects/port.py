@@ -68,6 +68,12 @@ class ObjectStore(ABC):
         """`put_if_absent` in one request, even if this store retries."""
         self.put_if_absent(key, data)
 
+    def put_next(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """`put_once` beside an earlier object. Raises NotFound, and stores nothing, if the folder is gone: on local
+        disk, where a table was dropped. A store without folders cannot tell, and stores the object.
+        """
+        self.put_once(key, data)
+
     @abstractmethod
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Store or replace the object. Only for hints: no protocol step may depend on them."""

@@ -12,9 +12,9 @@ class RetryingStore(StoreOver):
     """Passes operations to the inner store, and retries them by the policy while they raise Transient. Shares the inner
     store's counters.
 
-    A retried put may find its own earlier try, see AlreadyExists in the port. `put_once` is not retried: it is for
-    callers that retry themselves, because something else may end their wait. They use the same policy, so one name
-    gets at most the tries of one policy.
+    A retried put may find its own earlier try, see AlreadyExists in the port. `put_once` and `put_next` are not
+    retried: they are for callers that retry themselves, because something else may end their wait. They use the same
+    policy, so one name gets at most the tries of one policy.
     """
 
     def __init__(self, inner: ObjectStore, retry: Retry = Retry()) -> None:  # noqa: B008
@@ -36,6 +36,10 @@ class RetryingStore(StoreOver):
     def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """One request, not retried."""
         self._inner.put_once(key, data)
+
+    def put_next(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """One request, not retried."""
+        self._inner.put_next(key, data)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         self._retry.run(lambda: self._inner.put_overwrite(key, data))

@@ -7,6 +7,8 @@ Promises:
 3. A lost response is not an error: an entry is identified by its unique id, not its bytes.
 4. An appender that raised Fenced or Poisoned never touches the store again.
 5. After an append has raised, `sent` says whether its rows may be durable (R24).
+6. If the table was dropped, an append raises Fenced, whatever is in its place now (R23): at once if the store can tell
+   (see `put_next` of the port), otherwise within a minute (see `shards.home.presence`).
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from headgate.connectors.objects.port import Bytes
 from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, NotFound, Poisoned, StoreError, Transient
 from headgate.retry import note_retry
+from headgate.shards.home.presence import Presence, dropped
 from headgate.shards.manifest.decisions import Slot, claim_stands, entry_in_the_way, search_start
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, Shard
@@ -59,6 +63,8 @@ class WalAppender:
         self.retries = 0
         self.opened: Manifest | None = None
         """The manifest that `open` read last: replay starts from it."""
+        self._presence: Presence | None = None
+        """None for an attached appender: the driver of its stream looks."""
         self._error: HeadgateError | None = None
         self._sent: Sent | None = None
         self._halt: HeadgateError | None = None
@@ -120,7 +126,7 @@ class WalAppender:
         step("barrier")
         if isinstance(place.wal, WalPlaces):
             place.wal.settle()
-        barrier = appender._put(encode_barrier(epoch=manifest.epoch)).position
+        barrier = appender._put(encode_barrier(epoch=manifest.epoch), place.wal.put_once).position
         step("re-read")
         stored = manifests.latest(manifest)
         if not claim_stands(stored, manifest.epoch, manifest.claim_id, barrier):
@@ -138,6 +144,7 @@ class WalAppender:
             stored = move_wal(shard, appender.claim, stored.replay_after)
             appender = cls(replace(appender.claim, shard=shard))
         appender.opened = stored
+        appender._presence = Presence(shard.home)
         return appender
 
     @classmethod
@@ -163,7 +170,13 @@ class WalAppender:
         answer within the retries). Both are final; `sent` says what is known of the entry.
         """
         schema = self.shard.home.schema
-        return self._put(encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id), on_retry)
+        if self._presence is not None and self._error is None:
+            try:
+                self._presence.check()
+            except Fenced as error:
+                raise self._stop(error.with_context(**self.shard.where())) from error.__cause__
+        entry = encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id)
+        return self._put(entry, self.shard.wal.put_next, on_retry)
 
     def halt(self, error: HeadgateError) -> None:
         """The writer has failed elsewhere: append no new entry and try no further slot. A request without an answer is
@@ -179,13 +192,19 @@ class WalAppender:
         with self._halted:
             return self._sent
 
-    def _put(self, encoded: EncodedEntry, on_retry: Callable[[], None] = lambda: None) -> Appended:
+    def _put(
+        self,
+        encoded: EncodedEntry,
+        put: Callable[[str, Sequence[Bytes]], None],
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> Appended:
         """Put the entry, stepping up by one from the planned position (R10):
 
         1. put if absent. Done if it succeeds.
         2. if the slot is taken: our own id means that a response was lost, done; a higher epoch means Fenced; the same
            or a lower epoch means the next slot.
         3. if the store does not answer: the same slot again after a pause, then Poisoned.
+        4. if the WAL's folder is gone: the manifest shows whether the table is. If not, as 3.
 
         The retry policy is the store's, but the pauses are made here: `halt` ends them, and a slot that is taken and
         free again uses up the remaining tries.
@@ -194,15 +213,21 @@ class WalAppender:
             raise self._error
         delays = self.shard.wal.retry.delays()
         while True:
-            position = self.next_position
+            position, before = self.next_position, self._sent
             self._send(encoded.entry_id, position)
             try:
-                self.shard.wal.put_once(self.shard.wal_key(position), encoded.buffers)
+                put(self.shard.wal_key(position), encoded.buffers)
             except AlreadyExists as error:
                 if not self._taken(position, encoded.entry_id):
                     if self.next_position == position:
                         self._wait(delays, position, error, on_retry)
                     continue
+            except NotFound as error:
+                with self._halted:
+                    self._sent = before
+                self._check_held(position)
+                self._wait(delays, position, error, on_retry)
+                continue
             except Transient as error:
                 self._wait(delays, position, error, on_retry)
                 continue
@@ -248,30 +273,37 @@ class WalAppender:
 
         Only the manifest shows which. Filling a collected slot would acknowledge a row that no replay reads.
         """
-        try:
-            stored = self.shard.manifests.latest()
-        except HeadgateError as error:
-            raise self._stop(self._poisoned("Reading the shard's manifest failed.", position)) from error
-        if stored is None or not stored.held_by(self.epoch, self.claim_id):
-            raise self._stop(self._fenced(position, stored.epoch if stored else None))
-        if position <= stored.replay_after:
+        if position <= self._check_held(position).replay_after:
             raise self._stop(
                 self._poisoned("The entry at the next WAL position was already flushed and deleted.", position)
             )
 
+    def _check_held(self, position: int) -> Manifest:
+        """The shard's manifest, which has our claim. Raises Fenced, Poisoned."""
+        try:
+            stored = self.shard.manifests.latest()
+        except HeadgateError as error:
+            raise self._stop(self._poisoned("Reading the shard's manifest failed.", position)) from error
+        if stored is None:
+            raise self._stop(dropped(self.shard.home).with_context(**self.shard.where(), position=position))
+        if not stored.held_by(self.epoch, self.claim_id):
+            raise self._stop(self._fenced(position, stored.epoch))
+        return stored
+
     def _wait(self, delays: Iterator[float], position: int, error: StoreError, on_retry: Callable[[], None]) -> None:
         delay = next(delays, None) if self._halt is None else None
         if delay is None:
-            raise self._stop(
-                self._poisoned("The store did not answer the put of a WAL entry; it may be stored or not.", position)
-            ) from error
+            what = "The store did not answer the put of a WAL entry; it may be stored or not."
+            if isinstance(error, NotFound):
+                what = "The folder of the shard's WAL is gone, though the shard's manifest is there."
+            raise self._stop(self._poisoned(what, position)) from error
         self.retries += 1
         note_retry()
         on_retry()
         with self._halted:
             self._halted.wait_for(lambda: self._halt is not None, delay)
 
-    def _fenced(self, position: int, stored_epoch: int | None) -> Fenced:
+    def _fenced(self, position: int, stored_epoch: int) -> Fenced:
         return Fenced(
             "Another writer took over the shard.",
             **self.shard.where(),

@@ -54,6 +54,10 @@ class WalPlaces(ObjectStore):
         """Puts into the target."""
         self.target.put_once(key, data)
 
+    def put_next(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Puts into the target."""
+        self.target.put_next(key, data)
+
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Puts into the target."""
         self.target.put_overwrite(key, data)

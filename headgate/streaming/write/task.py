@@ -86,6 +86,7 @@ class _ShardRows:
 
     writer: ShardWriter
     tags: Tags
+    dead: bool
     batches: list[pa.RecordBatch] = field(default_factory=list)
     held: int = 0
     positions: list[int] = field(default_factory=list)
@@ -112,7 +113,7 @@ class _ShardRows:
         try:
             return self.writer.append(batches, self.tags)
         except Fenced as error:
-            if error.stored_epoch is None:
+            if self.dead and error.stored_epoch is None:
                 # The store reported a conflict, but the slot is empty. A log without a manifest cannot tell why; a
                 # retry may work.
                 raise Transient(
@@ -194,7 +195,7 @@ class Attempt:
         if shard not in claims:
             raise InvalidInput(f"A row belongs to shard {shard!r}, which is not in this batch's plan.", shard=shard)
         writer = ShardWriter.attach(claims[shard], self._plan.writer)
-        return _ShardRows(writer, Tags(self._id, self._plan.sources.get(shard, ())))
+        return _ShardRows(writer, Tags(self._id, self._plan.sources.get(shard, ())), dead)
 
     def _operations(self) -> dict[str, int]:
         """The store operations of this attempt: the plan has its own store objects, so their counts are the

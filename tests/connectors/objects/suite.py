@@ -15,6 +15,7 @@ import pytest
 
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound
+from headgate.retry import Retry
 
 THREADS = 16
 RACED_KEYS = 200
@@ -107,6 +108,14 @@ class ObjectStoreSuite:
             store.put_if_absent("k", b"second, and longer")
         assert caught.value.fields()["key"] == "k"
         assert bytes(store.get("k")) == b"first"
+
+    def test_the_next_object_of_a_folder_is_put_like_the_first(self, store: ObjectStore) -> None:
+        patient = Retry(attempts=3, base=0)
+        store.put_if_absent("a/0", b"first")
+        patient.run(lambda: store.put_next("a/1", [b"sec", b"ond"]))
+        with pytest.raises(AlreadyExists):
+            patient.run(lambda: store.put_next("a/1", b"third"))
+        assert bytes(store.get("a/1")) == b"second"
 
     def test_a_deleted_name_is_free_again(self, store: ObjectStore) -> None:
         store.put_if_absent("k", b"first")

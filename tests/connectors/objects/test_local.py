@@ -58,7 +58,7 @@ import os
 store = {kind}({root!r})
 store.put_if_absent("wal/0", b"made the folders")
 os.write(2, b"<begin>")
-store.put_if_absent("wal/1", [b"first", b"second"])
+store.put_next("wal/1", [b"first", b"second"])
 os.write(2, b"<acknowledged>")
 """
 
@@ -116,7 +116,7 @@ def test_the_calls_are_made_in_the_durable_order(
 
     for name in ("writev", "fsync", "link", "rename"):
         recorded(name)
-    store.put_if_absent("wal/1", [b"first", b"second"])
+    store.put_next("wal/1", [b"first", b"second"])
     store.put_overwrite("wal/hint", b"1")
     assert calls == ["writev", "fsync", "link", "fsync directory", "writev", "fsync", "rename", "fsync directory"]
 
@@ -303,6 +303,21 @@ def test_a_folder_that_vanished_is_made_again(kind: type[LocalStore], tmp_path: 
     store.put_if_absent("a/b/1", b"")
     store.put_overwrite("a/b/2", b"")
     assert sorted(info.key for info in store.list("")) == ["a/b/1", "a/b/2"]
+
+
+@BOTH
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen"])
+def test_a_folder_that_vanished_is_not_made_again_for_the_next_object(
+    kind: type[LocalStore], tmp_path: Path, seen: bool
+) -> None:
+    store = kind(str(tmp_path / "root")).retrying()
+    if seen:
+        store.put_if_absent("a/b/1", b"")
+        store.put_next("a/b/2", b"")
+        shutil.rmtree(tmp_path / "root")
+    with pytest.raises(NotFound):
+        store.put_next("a/b/3", b"")
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_file_system_without_nameless_files_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
