@@ -2,7 +2,8 @@
 
 Promises:
 1. A table that only headgate and native Lance wrote has no findings, however old, flushed, folded or collected; nor has
-   one with running streams: only what two looks both find is reported.
+   one with running streams: only what two looks both find is reported. (But a checkpoint that is being taken all that
+   time, and a consumer that came back when a collection had already chosen what its expired pin held.)
 2. Memory holds what any reader holds of the commit logs, sixteen bytes per WAL entry of one shard, and the budget of
    `read_ahead`. All findings are counted; the first MAX_FINDINGS are kept.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -23,12 +25,13 @@ from headgate.checkpoints.fsck.consumers import check_consumers
 from headgate.checkpoints.fsck.entries import EntryJudge, read_entries
 from headgate.checkpoints.fsck.expected import Listed
 from headgate.checkpoints.fsck.findings import Finding, confirmed, finding
-from headgate.checkpoints.fsck.log import LogLook, check_log
+from headgate.checkpoints.fsck.log import LogLook, Named, check_log
 from headgate.checkpoints.fsck.pins import PinLook, check_pins, judge_pins, pins_of
 from headgate.checkpoints.fsck.shard import ManifestLook, check_manifests, check_sstable
 from headgate.checkpoints.fsck.wal import WalContext, judge_listing
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_home
-from headgate.checkpoints.log.names import ROOT
+from headgate.checkpoints.log.names import ROOT, stream_folder
+from headgate.errors import InvalidInput
 from headgate.parallel import WORKERS, Pool, in_order
 from headgate.shards.placement import bucket_of
 from headgate.shards.shard import Shard, TableHome
@@ -125,7 +128,7 @@ class _Look:
         self.counts["consumers"] += consumers.objects
         found["consumers"] = self._kept(consumers.findings)
         manifests = self._manifests(sorted(shard_ids))
-        logs = self._logs()
+        logs = self._logs((pins.named, consumers.named))
         for log in logs:
             found[f"log {log.folder}"] = self._kept(chain(log.findings, self._archive(log)))
         if self.only is None:
@@ -158,11 +161,17 @@ class _Look:
             self.progress("manifests of shards", number, len(shard_ids))
         return looks
 
-    def _logs(self) -> list[LogLook]:
-        folders = sorted(self.home.records.list_folders(ROOT))
+    def _logs(self, named: Iterable[Mapping[str, Named]] = ()) -> list[LogLook]:
+        """`named`: what was read before the logs, and names records of them."""
+        ends: dict[str, Named] = {}
+        for stream, one in chain.from_iterable(some.items() for some in named):
+            with suppress(InvalidInput):  # no stream has such a name
+                folder = stream_folder(stream).removeprefix(ROOT)
+                ends[folder] = max(one, ends.get(folder, (0, "")))
+        folders = sorted({*self.home.records.list_folders(ROOT), *ends})
         looks = []
         for number, folder in enumerate(folders, 1):
-            looks.append(check_log(self.home.records, folder, self._under, self.pool))
+            looks.append(check_log(self.home.records, folder, self._under, self.pool, ends.get(folder)))
             self.counts["records"] += looks[-1].objects
             self.progress("commit logs", number, len(folders))
         return looks

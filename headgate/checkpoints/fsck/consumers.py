@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from headgate import clock
 from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.checkpoints.fsck.log import Named
 from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.archive.format import covers
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -22,6 +23,8 @@ from headgate.shards.wal.listing import positions
 
 @dataclass(frozen=True)
 class ConsumerLook:
+    named: Mapping[str, Named]
+    """Per stream the highest record that a consumer has read."""
     findings: tuple[Finding, ...]
     objects: int
 
@@ -29,6 +32,7 @@ class ConsumerLook:
 def check_consumers(home: TableHome, under: str) -> ConsumerLook:
     """Read the newest pin of each consumer; if it has not expired, check the records and entries that it pins."""
     found: list[Finding] = []
+    named: dict[str, Named] = {}
     folders = PinStore(home.records, home.uri).listed()
     held = _Held(home, under)
     for infos in folders.values():
@@ -42,8 +46,10 @@ def check_consumers(home: TableHome, under: str) -> ConsumerLook:
         except Corrupt as error:
             found.append(finding("consumer-damaged", under + info.key, error.what))
         else:
+            for stream, sequence in pin.done.items():
+                named[stream] = max((sequence, f"consumer {pin.consumer!r}"), named.get(stream, (0, "")))
             found += _judged(pin, info, held)
-    return ConsumerLook(tuple(found), sum(map(len, folders.values())))
+    return ConsumerLook(named, tuple(found), sum(map(len, folders.values())))
 
 
 def _judged(pin: ConsumerPin, info: ObjectInfo, held: _Held) -> Iterator[Finding]:

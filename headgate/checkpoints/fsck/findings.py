@@ -317,9 +317,9 @@ KINDS: Mapping[str, Kind] = {
     ),
     "checkpoint-unpinned": Kind(
         "warning",
-        "nothing yet: the process that took it died half-way, or the tag was deleted. A cleanup of old "
-        "versions by native Lance may now remove the checkpoint's base",
-        "take a new checkpoint and drop this one: `headgate checkpoint drop`",
+        "nothing yet: the process that took it died half-way, or is still at it, or the tag was deleted. A cleanup "
+        "of old versions by native Lance may now remove the checkpoint's base",
+        "check again; if it stays so, take a new checkpoint and drop this one: `headgate checkpoint drop`",
     ),
     # -- consumers of the commit logs ------------------------------------------------------
     "consumer-damaged": Kind(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from headgate.checkpoints.fsck.expected import Fences, Listed, ListedPart
@@ -27,6 +27,9 @@ from headgate.parallel import Pool, in_order
 
 R = TypeVar("R", LogRecord, Fold)
 
+Named: TypeAlias = tuple[int, str]
+"""The highest record of a log that something outside the log names, and what names it."""
+
 
 @dataclass(frozen=True)
 class LogLook:
@@ -42,8 +45,8 @@ class LogLook:
     objects: int
 
 
-def check_log(store: ObjectStore, folder: str, under: str, pool: Pool) -> LogLook:
-    """Check the log in a folder below `streams/`. `under` is the store's place in the table.
+def check_log(store: ObjectStore, folder: str, under: str, pool: Pool, named: Named | None = None) -> LogLook:
+    """Check the log in a folder below `streams/`. `under` is the store's place in the table, `named` was read before.
 
     1. LIST: records, folds, strays.
     2. the newest readable fold; a damaged one is skipped if all records below it exist.
@@ -51,17 +54,20 @@ def check_log(store: ObjectStore, folder: str, under: str, pool: Pool) -> LogLoo
     4. the fold against the records that it sums up, if they still exist.
     5. the fences: the open record in force, and the tip.
     6. the first batch is the first of its query, as far as the log still has it (R23).
+    7. the log's end against the record that is named elsewhere. (A lost last record that nothing names leaves entries
+       like those of a batch that never committed.)
     """
-    return _LogCheck(store, folder, under, pool).run()
+    return _LogCheck(store, folder, under, pool, named).run()
 
 
 class _LogCheck:
-    def __init__(self, store: ObjectStore, folder: str, under: str, pool: Pool) -> None:
+    def __init__(self, store: ObjectStore, folder: str, under: str, pool: Pool, named: Named | None) -> None:
         self._store = store
         self._folder = f"{ROOT}{folder}/"
         self._name = folder
         self._under = under
         self._pool = pool
+        self._named = named
         self._findings: list[Finding] = []
         self._stream: str | None = None
         self._listed: dict[UUID, Listed] = {}
@@ -75,6 +81,7 @@ class _LogCheck:
         self._take_fold(base)
         above = [sequence for sequence in sequences if base is None or sequence > base.sequence]
         self._check_above(base, above, max(folds, default=0))
+        self._check_end(max((*sequences, *folds), default=0))
         if base is not None:
             self._check_below(base, sequences, read_folds)
         if self._stream is None and (sequences or folds):
@@ -182,9 +189,13 @@ class _LogCheck:
         self._find("log-record-misplaced", self._key("log", sequence), what)
         return True
 
-    def _hole(self, first: int, last: int) -> None:
+    def _check_end(self, end: int) -> None:
+        if self._named is not None and self._named[0] > end:
+            self._hole(end + 1, self._named[0], f" The log ends here, but {self._named[1]} names the last of them.")
+
+    def _hole(self, first: int, last: int, why: str = "") -> None:
         self._whole = False
-        what = f"Record {first} is missing." if first == last else f"Records {first} to {last} are missing."
+        what = (f"Record {first} is missing." if first == last else f"Records {first} to {last} are missing.") + why
         self._find("log-hole", self._key("log", first), what)
 
     def _check_beginning(self, log: CommitLog) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headgate import clock
 from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.checkpoints.fsck.log import Named
 from headgate.checkpoints.snapshots import checkpoint as table_checkpoint
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard, StoredCheckpoint, TableCheckpoint, is_key_of
 from headgate.connectors.lance import health as dataset_health
@@ -24,6 +25,8 @@ from headgate.shards.wal.listing import WalListing
 class PinLook:
     live: tuple[TableCheckpoint, ...]
     """Checkpoints that have not expired."""
+    named: Mapping[str, Named]
+    """Per stream the highest record that a checkpoint names, expired or not."""
     findings: tuple[Finding, ...]
     objects: int
 
@@ -33,6 +36,7 @@ def check_pins(home: TableHome, under: str, pool: Pool) -> PinLook:
     infos = list(home.records.list(table_checkpoint.ROOT))
     found: list[Finding] = []
     live: list[TableCheckpoint] = []
+    named: dict[str, Named] = {}
     for info, read in in_order(pool, partial(_read, home), infos):
         place = under + info.key
         if isinstance(read, StoredCheckpoint):
@@ -40,14 +44,17 @@ def check_pins(home: TableHome, under: str, pool: Pool) -> PinLook:
             if not is_key_of(info.key, one) or one.table_id != home.table_id:
                 what = f"Its content is checkpoint {one.name!r} of table {one.table_id}."
                 found.append(finding("checkpoint-damaged", place, what))
-            elif not read.expired(clock.now()):
+                continue
+            for stream, fold in one.streams.items():
+                named[stream] = max((fold.sequence, f"checkpoint {one.name!r}"), named.get(stream, (0, "")))
+            if not read.expired(clock.now()):
                 live.append(one)
                 found += _check_base(home, one, place)
         elif isinstance(read, InvalidInput):
             found.append(finding("record-newer", place, read.what))
         elif not isinstance(read, NotFound):
             found.append(finding("checkpoint-damaged", place, read.what))
-    return PinLook(tuple(live), tuple(found), len(infos))
+    return PinLook(tuple(live), named, tuple(found), len(infos))
 
 
 def pins_of(shard_id: UUID, checkpoints: Sequence[TableCheckpoint]) -> Mapping[str, PinnedShard]:

@@ -265,6 +265,24 @@ def a_commit_record_is_deleted(table: Table) -> None:
     record_file(table, 11).unlink()
 
 
+@brings("log-hole")
+def the_last_commit_record_that_a_checkpoint_names_is_deleted(table: Table) -> None:
+    pin(table)
+    max((log(table) / "log").iterdir()).unlink()
+
+
+@brings("log-hole")
+def the_last_commit_record_that_a_consumer_has_read_is_deleted(table: Table) -> None:
+    LogFeed(table.home, table.shard_ids, KEEP).start("latest")
+    max((log(table) / "log").iterdir()).unlink()
+
+
+@brings("log-hole")
+def a_log_that_a_checkpoint_names_is_deleted(table: Table) -> None:
+    pin(table)
+    shutil.rmtree(log(table))
+
+
 @brings("log-record-damaged")
 def a_commit_record_is_junk(table: Table) -> None:
     junk(record_file(table, 11))
