@@ -89,19 +89,19 @@ def _old(home: TableHome, policy: BasePolicy, now: datetime | None) -> list[int]
     now = now or store_time(home)
     listed = [ListedVersion(version, modified) for version, modified in times.items()]
     old = old_versions(listed, held_versions(home.store).values(), now - policy.keep_versions)
-    recorded = _recorded(home, now) if old else frozenset()
+    recorded = _recorded(home) if old else frozenset()
     return [] if recorded is None else [version for version in old if version not in recorded]
 
 
-def _recorded(home: TableHome, now: datetime) -> frozenset[int] | None:
-    """Base versions that checkpoint records name, even if the take died before its tag; None if a record
-    is unreadable.
+def _recorded(home: TableHome) -> frozenset[int] | None:
+    """Base versions that checkpoint records name, even if the take died before its tag, or the checkpoint expired and
+    waits for a collection; None if a record is unreadable.
     """
     try:
         stored = CheckpointStore(home.records, home.uri).list()
     except (Corrupt, InvalidInput):
         return None
-    return frozenset(one.checkpoint.base_version for one in stored if not one.expired(now))
+    return frozenset(one.checkpoint.base_version for one in stored)
 
 
 def _is_unfinished(home: TableHome) -> bool:

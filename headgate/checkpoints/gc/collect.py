@@ -58,7 +58,7 @@ def collect(
     6. sync what makes it garbage: the base, manifests and SSTables (R21).
     7. archive the commit records that go, where their stream has an archive.
     8. delete; index segments after a race with their maker, manifests oldest first, after native's hint was written
-       (R7). Expired checkpoints go before what they held, which the next collection finds.
+       (R7). Expired checkpoints go before what they held.
 
     An unreadable shard or log is kept completely and reported in `kept`, as are records that were not archived; an
     unreadable checkpoint or consumer pin raises Corrupt, because it may hold anything.

@@ -64,15 +64,17 @@ def won(found: Sequence[Garbage]) -> list[Garbage]:
 
 
 def delete_found(home: TableHome, found: Sequence[Garbage], pool: Pool, progress: Callable[[int, int], None]) -> None:
-    """Delete everything. Per shard, manifests go last and oldest first, after native's hint was written (R7); the rest
-    in no order.
+    """Delete everything. Checkpoints go first: a record never names what is gone. Per shard, manifests go last and
+    oldest first, after native's hint was written (R7); the rest in no order.
     """
     done = 0
     ordered = [one for one in found if one.kind == "manifest"]
-    free = [one for one in found if one.kind != "manifest"]
-    for _ in pool.map(_delete_one, free):
-        done += 1
-        progress(done, len(found))
+    first = [one for one in found if one.kind == "checkpoint"]
+    free = [one for one in found if one.kind not in ("checkpoint", "manifest")]
+    for some in (first, free):
+        for _ in pool.map(_delete_one, some):
+            done += 1
+            progress(done, len(found))
     hinted: dict[str, bool] = {}
     for one in ordered:
         folder = one.key.rpartition("/")[0]

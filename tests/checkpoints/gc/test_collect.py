@@ -328,6 +328,21 @@ def test_an_expired_checkpoint_goes_and_pins_nothing(table: Table, shard: Shard)
     assert "wal entry" in {one.kind for one in found.found}
 
 
+def test_an_expired_checkpoint_goes_before_what_it_held(table: Table, shard: Shard) -> None:
+    """So nobody ever finds a record whose rows are gone, whatever the clocks say."""
+    life(table, 1, 2, flushed=False)
+    pin(table, shard, "brief", expires_after=0)
+    life(table, 3)
+    before, store = positions(shard), faulty(table)
+    stall = store.stall("delete", "/checkpoints/")
+    collection = Background(lambda: collected(through(table, store)))
+    stall.wait()
+    assert positions(shard) == before
+    stall.release()
+    collection.result()
+    assert len(positions(shard)) < len(before)
+
+
 def test_a_checkpoint_that_cannot_be_read_may_pin_anything(table: Table, shard: Shard) -> None:
     life(table, 1, 2)
     table.home.records.put_if_absent("checkpoints/x.json", b"junk")
