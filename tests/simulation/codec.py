@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -17,10 +18,12 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from tests.simulation.consumers import ConsumerPins
+
 _SHARD = re.compile(r"_mem_wal/([0-9a-f-]{36})/(wal|manifest)/([01]{64})\.(?:arrow|binpb)")
 _SSTABLE = re.compile(r"_mem_wal/([0-9a-f-]{36}/[^/]+)/_versions/[0-9]{20}\.manifest")
 _RECORD = re.compile(r"_headgate/([0-9a-f-]{36})/streams/([^/]+)/(log|folds)/([0-9]{20})\.json")
-_PIN = re.compile(r"_headgate/[0-9a-f-]{36}/checkpoints/.*\.json")
+_PIN = re.compile(r"_headgate/[0-9a-f-]{36}/(checkpoint|consumer)s/.*\.json")
 
 
 TOPIC_ROWS = 1_000_000
@@ -35,7 +38,7 @@ def row_id(partition: int, offset: int) -> int:
 BaseVersion: TypeAlias = Mapping[str, Any]
 """As the stand-in of Lance writes it."""
 _GONE = (-1,)
-_BY_PLACE = ("sstable", "data", "pin", "tag", "hint")
+_BY_PLACE = ("sstable", "data", "checkpoint", "tag", "hint")
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,9 @@ class TableBytes:
     mine: frozenset[UUID] | None = None
     shards: dict[UUID, ShardBytes] = field(default_factory=lambda: defaultdict(ShardBytes))
     logs: dict[str, LogBytes] = field(default_factory=lambda: defaultdict(LogBytes))
-    pins: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    checkpoints: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """By key."""
+    consumers: ConsumerPins = field(default_factory=ConsumerPins)
     sstables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By shard and folder."""
     versions: dict[int, BaseVersion] = field(default_factory=dict)
@@ -109,6 +113,9 @@ class TableBytes:
     """Columns whose change had returned."""
     faults: list[str] = field(default_factory=list)
     """What is wrong with the records that were put."""
+    anew: bool = False
+    """Whether another table was here: a checkpoint of Spark's that was started with its offsets may go on (R23)."""
+    _watchers: list[set[str]] = field(default_factory=list)
     _gone: set[str] = field(default_factory=set)
     _back: bool = False
     """Whether a manifest came late, after it had been collected."""
@@ -120,6 +127,11 @@ class TableBytes:
         kind, place, number = _place(key)
         if kind == "other" or not self._is_mine(kind, place):
             return False
+        if kind == "consumer":
+            if data is not None:
+                self.consumers.put(record(data), self)
+            self._look()
+            return False
         objects, name = self._objects(kind, place), place if kind in _BY_PLACE else number
         if data is None:
             objects.pop(name, None)
@@ -129,14 +141,30 @@ class TableBytes:
             objects[name] = _DECODERS[kind](data)
             if kind == "log":
                 self._logged(place[1], number, objects[name])
+        self._look()
         return True
 
+    def _look(self) -> None:
+        for seen in self._watchers:
+            seen |= self.leftovers()
+
+    @contextmanager
+    def watched(self) -> Iterator[set[str]]:
+        """The leftovers of any moment from now on."""
+        seen = self.leftovers()
+        self._watchers.append(seen)
+        try:
+            yield seen
+        finally:
+            self._watchers = [one for one in self._watchers if one is not seen]
+
     def leftovers(self) -> set[str]:
-        """What fsck rightly tells though nothing is lost: checkpoints whose take died, or has not come, to the tag;
-        hints of sleepers that lead native into a gap; a manifest that came late, when those after it were collected.
+        """What fsck rightly tells though no row is lost: checkpoints whose take died, or has not come, to the tag;
+        hints of sleepers that lead native into a gap; a manifest that came late, when those after it were collected;
+        consumers that came too late, when a collection had chosen what they need.
         """
-        found = set()
-        tags = {f"_refs/tags/headgate-checkpoint-{pin['checkpoint_id']}.json" for pin in self.pins.values()}
+        found = {"consumer-broken"} if self.consumers.is_one_too_late(self) else set()
+        tags = {f"_refs/tags/headgate-checkpoint-{one['checkpoint_id']}.json" for one in self.checkpoints.values()}
         if tags - self.tags.keys():
             found.add("checkpoint-unpinned")
         for shard_id, shard in self.shards.items():
@@ -146,13 +174,18 @@ class TableBytes:
         return found | ({"manifest-gap"} if self._back else set())
 
     def has_log_hole(self) -> bool:
-        """Whether a record is missing between the newest fold and the last record."""
-        for log in self.logs.values():
+        """Whether a record is missing between the newest fold and the last record that is there, or that is named."""
+        for stream, log in self.logs.items():
             newest = max(log.folds, default=0)
             above = [sequence for sequence in log.records if sequence > newest]
-            if above and len(above) < max(above) - newest:
+            if len(above) < max([newest, *above, self.named(stream)]) - newest:
                 return True
         return False
+
+    def named(self, stream: str) -> int:
+        """The last record of a log that a checkpoint or a consumer's pin names."""
+        folds = (one["streams"].get(stream, {}).get("sequence", 0) for one in self.checkpoints.values())
+        return max((*folds, self.consumers.read(stream)))
 
     def _is_mine(self, kind: str, place: Any) -> bool:
         if kind in ("wal", "manifest"):
@@ -170,7 +203,8 @@ class TableBytes:
             return  # into a collected slot: nobody reads it
         rows: list[int] = []
         for _, partition, start, until in found["sources"]:
-            if start != (end := self._ends.get((stream, partition), 0)):
+            first = start if self.anew and not found["batch_id"] else 0
+            if start != (end := self._ends.get((stream, partition), first)):
                 self.faults.append(
                     f"invariant 1: record {sequence} of {stream} reads partition {partition} from {start}, and the log "
                     f"ends at {end}"
@@ -199,7 +233,7 @@ class TableBytes:
             "sstable": self.sstables,
             "base": self.versions,
             "data": self.files,
-            "pin": self.pins,
+            "checkpoint": self.checkpoints,
             "tag": self.tags,
             "hint": self.hints,
         }
@@ -276,7 +310,7 @@ def _place(key: str) -> tuple[str, Any, int]:
         return "hint", UUID(key.split("/")[1]), 0
     if key.startswith("data/"):
         return "data", key.removeprefix("data/"), 0
-    return ("pin" if _PIN.fullmatch(key) else "other"), key, 0
+    return ("other" if (match := _PIN.fullmatch(key)) is None else match[1]), key, 0
 
 
 @lru_cache(50_000)
@@ -358,7 +392,7 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     "sstable": _ids,
     "log": record,
     "folds": record,
-    "pin": record,
+    "checkpoint": record,
     "base": record,
     "tag": record,
     "hint": lambda data: int(record(data)["version"]),

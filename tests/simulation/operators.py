@@ -4,7 +4,6 @@ table anew.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -202,10 +201,10 @@ def checker(world: World, chance: random.Random) -> None:
 
 def check_clean(world: World, here: Place) -> None:
     """Raises Violation. Of a table that was made anew, writers of the old one may have left what fsck tells."""
-    if world.here is here and not world.renewed and "HEADGATE_SPARE_FSCK" not in os.environ:
-        # fsck writes nothing, and so does not know what the store's clock says, by which pins expire.
-        known = here.table.leftovers() | ({"consumer-broken", "checkpoint-broken"} if world.objects.skew else set())
-        found = [one for one in findings(world, here) if one.code not in known | here.table.leftovers()]
+    if world.here is here and not world.renewed:
+        with here.table.watched() as known:
+            told = findings(world, here)
+        found = [one for one in told if one.code not in known]
         if found and world.here is here:
             raise Violation(f"fsck finds what is not there: {found[0].code} {found[0].place}: {found[0].what}")
 

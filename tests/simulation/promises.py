@@ -109,7 +109,8 @@ def kept(table: TableBytes, ledger: Ledger) -> None:
     ledger.barriers |= there
     opens = {(name, at) for name, log in table.logs.items() for at, r in log.records.items() if r["kind"] == "open"}
     _none("invariant 5: open records were deleted", (at for _, at in ledger.opens - opens))
-    # One that came into a slot below a fold counts for nobody (R6): a delete that arrives late may take it.
+    # The log's next slot is above every fold. What comes into one below, where a batch was collected, counts for nobody
+    # (R6; its opener puts it again), and the late delete of that batch may take it.
     ledger.opens |= {(name, at) for name, at in opens if at > max(table.logs[name].folds, default=0)}
 
 

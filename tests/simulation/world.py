@@ -222,7 +222,7 @@ class World:
         schema = RowSchema.of(SCHEMA)
         home = TableHome(schema, self.store, self.store, table_id, sharding=ByPartition())
         names = {home.shard(name).id: name for name in (DIRECT, *map(shard_name, range(self.partitions)))}
-        table = TableBytes(table_id, frozenset(names))
+        table = TableBytes(table_id, frozenset(names), anew=self.renewed)
         self.here, self._table = Place(home, table, Ledger(), names), table
         create(self.store.uri, SCHEMA, {TABLE_ID: str(table_id)})
         self.objects.synced = 1
