@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.connectors.lance.errors import reading
@@ -19,6 +20,7 @@ from headgate.connectors.lance.filters import Filter, applying
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.connectors.lance.vectors import partitions_for
 from headgate.search.vectors.distances import Floats
+from headgate.search.vectors.layers import Layers
 from headgate.shards.vectors import VectorColumn
 
 DISTANCE = "_distance"
@@ -40,17 +42,18 @@ def nearest_in_base(
     column: VectorColumn,
     query: Floats,
     k: int,
-    superseded: RowIds,
+    layers: Layers,
     *,
     filter: Filter | None = None,
     nprobes: int | None = None,
     refine: int | None = None,
 ) -> tuple[RowIds, Floats]:
     """The row ids of the k nearest rows that are not superseded, nearest first, and their distances."""
+    superseded, count = layers.superseded, max(1, layers.base_rows)
     most = k + len(superseded)
-    count = dataset.count_rows()
     # Twice as many additional rows as would be superseded if these were spread evenly; each one costs a read.
-    asked = min(most, k + 2 + 2 * k * len(superseded) // max(1, count)) if len(superseded) else k
+    more = 2 + 2 * k * len(superseded) // max(1, count - len(superseded))
+    asked = min(most, k + more) if len(superseded) else k
     probes = max(LEAST_PROBES, round(PROBED * partitions_for(column.index, count)))
     groups = _groups(dataset, column)
     while True:
@@ -64,10 +67,18 @@ def nearest_in_base(
         }
         found = _found(dataset, wanted, filter, groups)
         rows = found.column(ROW_ID).to_numpy()
-        counting = np.flatnonzero(~np.isin(rows, superseded))[:k]
+        counting = np.flatnonzero(~_among(rows, superseded))[:k]
         if len(counting) == k or len(rows) < asked or asked == most:
             return rows[counting], found.column(DISTANCE).to_numpy()[counting]
         asked = min(most, WIDER * asked)
+
+
+def _among(rows: RowIds, known: RowIds) -> npt.NDArray[np.bool_]:
+    """For each row, True if it is known. `known` ascends, so a few rows need a few looks only."""
+    if not len(known):
+        return np.zeros(len(rows), np.bool_)
+    found: npt.NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, rows), len(known) - 1)] == rows
+    return found
 
 
 def _found(dataset: Any, wanted: dict[str, Any], filter: Filter | None, groups: Sequence[Any]) -> pa.Table:

@@ -2,13 +2,16 @@
 
 Promises:
 1. Every distance is exact, computed in 32 bits from the stored numbers: no index, no quantization.
-2. Memory besides the vectors: one block of them, and a number for each row of a run.
+2. Memory besides the vectors: one block of them, and a number for each row.
 3. Nulls are skipped, and vectors without a distance: zeros with cosine, NaN.
+
+Products are `np.einsum`'s: for one vector it reads memory as fast as the machine can, where `np.dot` calls a BLAS that
+takes several times as long and starts threads of its own, which then spin on the cores that Lance searches with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -56,16 +59,17 @@ def distances(vectors: npt.NDArray[Any], query: Floats, metric: Metric, lengths:
         lengths = np.full(len(vectors), UNKNOWN, np.float32)
     found = np.empty(len(vectors), np.float32)
     rows = max(1, BLOCK_BYTES // (query.nbytes or 1))
-    length = np.sqrt(np.dot(query, query))
+    room = np.empty((min(rows, len(vectors)) if metric == "l2" else 0, len(query)), np.float32)
+    length = np.sqrt(np.einsum("i,i", query, query))
     with np.errstate(all="ignore"):
         for start in range(0, len(vectors), rows):
             block = vectors[start : start + rows].astype(np.float32, copy=False)
             here = found[start : start + rows]
             if metric == "l2":
-                apart = block - query
+                apart = np.subtract(block, query, out=room[: len(block)])
                 np.einsum("ij,ij->i", apart, apart, out=here)
                 continue
-            np.dot(block, query, out=here)
+            np.einsum("ij,j->i", block, query, out=here)
             if metric == "cosine":
                 known = lengths[start : start + rows]
                 if (known == UNKNOWN).any():
@@ -80,27 +84,22 @@ def nearest(
     query: Floats,
     metric: Metric,
     k: int,
-    shown: Shown | None = None,
-    lengths: Floats | None = None,
+    shown: Shown,
+    lengths: Floats,
 ) -> tuple[Places, Floats]:
     """The k nearest of all runs, nearest first: their indexes, counted over all runs, and distances. `shown` says which
     rows are visible; `lengths` are those of all vectors, see `distances`.
     """
-    places, found, first = np.zeros(0, np.int64), np.zeros(0, np.float32), 0
-    for run in _blocks(runs):
-        known = None if lengths is None else lengths[first : first + len(run)]
-        measured = distances(matrix(run), query, metric, known)
+    found, first = np.full(len(shown), np.nan, np.float32), 0
+    for run in runs:
+        here = slice(first, first + len(run))
+        found[here] = distances(matrix(run), query, metric, lengths[here])
         if run.null_count:
-            measured[run.is_null().to_numpy(zero_copy_only=False)] = np.nan
-        if shown is not None:
-            measured[~shown[first : first + len(run)]] = np.nan
-        here = np.flatnonzero(~np.isnan(measured))
-        here = here[_best(measured[here], k)]
-        places, found = np.concatenate([places, here + first]), np.concatenate([found, measured[here]])
-        kept = _best(found, k)
-        places, found = places[kept], found[kept]
+            found[here][run.is_null().to_numpy(zero_copy_only=False)] = np.nan
         first += len(run)
-    return places, found
+    places = np.flatnonzero(shown & ~np.isnan(found))
+    places = places[_best(found[places], k)]
+    return places, found[places]
 
 
 def matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:
@@ -118,21 +117,3 @@ def _best(measured: Floats, k: int) -> npt.NDArray[np.int64]:
         among = np.flatnonzero(measured <= bound)
         return among[np.argsort(measured[among], kind="stable")[:k]]
     return np.argsort(measured, kind="stable")
-
-
-def _blocks(runs: Iterable[pa.FixedSizeListArray]) -> Iterator[pa.FixedSizeListArray]:
-    """The same rows; short runs, such as those of single puts, are concatenated."""
-    short: list[pa.FixedSizeListArray] = []
-    held = 0
-    for run in runs:
-        short.append(run)
-        held += len(run) * run.type.list_size * run.type.value_type.bit_width // 8
-        if held >= BLOCK_BYTES:
-            yield _joined(short)
-            short, held = [], 0
-    if short:
-        yield _joined(short)
-
-
-def _joined(runs: Sequence[pa.FixedSizeListArray]) -> pa.FixedSizeListArray:
-    return runs[0] if len(runs) == 1 else pa.concat_arrays(runs)

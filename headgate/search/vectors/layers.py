@@ -3,12 +3,13 @@
 Promises:
 1. A visible row is in exactly one layer; overwritten and deleted rows are hidden, as in a scan.
 2. Results are cached together with what they were computed from, and computed again only if that has changed.
-3. Vectors of SSTables are cached within the process's memory budget, otherwise read again, block by block.
+3. Vectors of SSTables, and their lengths, are cached within the process's memory budget, otherwise read again, block by
+   block. An instant with new rows needs only theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -34,7 +35,22 @@ from headgate.shards.vectors import is_vector
 HELD_SHARE = 4
 """The vectors of one SSTable are cached if they take at most 1/HELD_SHARE of the budget; otherwise read each time."""
 
-_vectors: Cache[pa.ChunkedArray] = Cache("sstable_vectors", lambda held: int(held.nbytes))
+SHORT = 1 << 16
+"""Fresh vectors in runs of fewer bytes on average, such as those of single puts, are copied into one run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """The vectors of all rows of a layer, in order."""
+
+    runs: Iterable[pa.FixedSizeListArray]
+    lengths: Floats
+    """UNKNOWN until a cosine search has computed them; later searches reuse them."""
+
+
+_vectors: Cache[Vectors] = Cache(
+    "sstable_vectors", lambda held: sum(int(run.nbytes) for run in held.runs) + int(held.lengths.nbytes)
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +60,14 @@ class Layer:
     source: Source
     rows: RowIds
     counts: Shown
-    _lengths: dict[str, Floats] = field(default_factory=dict, init=False)
 
-    def lengths(self, column: str) -> Floats:
-        """The lengths of its vectors, UNKNOWN until a cosine search has computed them; later searches reuse them."""
-        return self._lengths.setdefault(column, np.full(len(self.rows), UNKNOWN, np.float32))
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory besides the vectors."""
+        return int(self.rows.nbytes + self.counts.nbytes)
 
-    def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
-        """The vectors of all its rows, in order."""
+    def vectors(self, column: str) -> Vectors:
+        """The vectors of all its rows."""
         raise NotImplementedError
 
     def passing(self, filter: Filter) -> Shown:
@@ -64,9 +80,19 @@ class FreshLayer(Layer):
     """Rows in memory."""
 
     table: pa.Table
+    own_bytes: int
+    """Bytes of rows that are in memory for this layer alone."""
+    _lengths: dict[str, Floats] = field(default_factory=dict, init=False)
 
-    def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
-        yield from self.table.column(column).chunks
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory besides the shard's fresh rows."""
+        vectors = sum(is_vector(one.type) for one in self.table.schema)
+        return super().nbytes + self.own_bytes + 4 * vectors * len(self.rows)
+
+    def vectors(self, column: str) -> Vectors:
+        lengths = self._lengths.setdefault(column, np.full(len(self.rows), UNKNOWN, np.float32))
+        return Vectors(self.table.column(column).chunks, lengths)
 
     def passing(self, filter: Filter) -> Shown:
         # Lance filters a copy of the rows: without the vectors, unless the filter may name them.
@@ -83,19 +109,19 @@ class SsTableLayer(Layer):
 
     dataset: Any
 
-    def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
+    def vectors(self, column: str) -> Vectors:
         # An SSTable never changes, and its path is never reused.
         identity = (self.source.place, column)
-        kind = self.dataset.schema.field(column).type
         held = _vectors.get(identity)
         if held is None:
+            kind = self.dataset.schema.field(column).type
             nbytes = len(self.rows) * kind.list_size * kind.value_type.bit_width // 8
+            lengths = np.full(len(self.rows), UNKNOWN, np.float32)
             if nbytes > cache_bytes() // HELD_SHARE:
-                yield from self._read(column)
-                return
-            held = pa.chunked_array(list(self._read(column)), kind)
+                return Vectors(self._read(column), lengths)
+            held = Vectors(list(self._read(column)), lengths)
             _vectors.put(identity, held)
-        yield from held.chunks
+        return held
 
     def _read(self, column: str) -> Iterator[pa.FixedSizeListArray]:
         for batch in row_ids.numbered_batches(self.dataset, [column]):
@@ -112,11 +138,8 @@ class ShardLayers:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory besides the rows."""
-        columns = len(self.delta.shard.home.vectors)
-        rows = sum(
-            int(layer.rows.nbytes + layer.counts.nbytes) + 4 * columns * len(layer.rows) for layer in self.layers
-        )
+        """Bytes in memory besides the shard's fresh rows, and what is cached of each SSTable."""
+        rows = sum(layer.nbytes for layer in self.layers)
         return 1_000 + rows + (int(self.keys.nbytes) if self.keys is not None else 0)
 
 
@@ -126,7 +149,9 @@ class Layers:
 
     shards: tuple[ShardLayers, ...]
     version: int
+    base_rows: int
     superseded: RowIds
+    """Row ids of the base, ascending."""
 
     @cached_property
     def fresh(self) -> tuple[Layer, ...]:
@@ -157,7 +182,7 @@ def layers_of(view: TableView) -> Layers:
         # A key belongs to one shard, so each key occurs here once.
         key = home.schema.primary_key
         superseded = superseded_rows(identity, view.base.dataset, key, pa.concat_tables(keys))
-    made = Layers(shards, version, superseded)
+    made = Layers(shards, version, int(view.base.dataset.count_rows()), superseded)
     _layers.put(identity, made)
     return made
 
@@ -182,7 +207,7 @@ def _made(delta: ShardDelta) -> ShardLayers:
     schema = delta.shard.home.schema
     hidden, keys, layers = KeySet(schema.primary_key), [], []
     for layer, rows in _newest_first(delta):
-        left = hidden.unseen(newest_rows(rows, hidden.key))
+        left = hidden.unseen(rows)
         hidden.add(left)
         keys.append(left.select(hidden.key))
         counting = living(left.select([TOMBSTONE, ROW_ID])).column(ROW_ID).to_numpy()
@@ -192,19 +217,26 @@ def _made(delta: ShardDelta) -> ShardLayers:
 
 
 def _newest_first(delta: ShardDelta) -> Iterator[tuple[Layer, pa.Table]]:
-    """Each layer, newest first, and its keys with tombstones and row ids."""
+    """Each layer, newest first, and its keys, each once, with tombstones and row ids."""
     if delta.rows.num_rows:
         yield _fresh(delta, delta.rows, tail_place(delta.shard))
     for sstable in reversed(delta.sstables):
         yield _stored(delta, sstable)
 
 
-def _fresh(delta: ShardDelta, rows: pa.Table, place: str) -> tuple[Layer, pa.Table]:
-    every = np.arange(rows.num_rows, dtype=np.uint64)
+def _fresh(delta: ShardDelta, rows: pa.Table, place: str, own_bytes: int = 0) -> tuple[Layer, pa.Table]:
+    every, key = np.arange(rows.num_rows, dtype=np.uint64), delta.shard.home.schema.primary_key
     shown = rows.drop_columns([TOMBSTONE])
-    keys = rows.select([*delta.shard.home.schema.primary_key, TOMBSTONE])
-    layer = FreshLayer(FreshSource(shown, place), every, np.zeros(len(every), np.bool_), shown)
-    return layer, plain(keys.append_column(ROW_ID, pa.array(every)))
+    joined, copied = shown, 0
+    for one in delta.shard.home.vectors:
+        found = shown.column(one.column)
+        if found.num_chunks > 1 and found.nbytes < SHORT * found.num_chunks:
+            at = shown.schema.get_field_index(one.column)
+            joined = joined.set_column(at, shown.schema.field(at), found.combine_chunks())
+            copied += int(found.nbytes)
+    keys = plain(rows.select([*key, TOMBSTONE]).append_column(ROW_ID, pa.array(every)))
+    layer = FreshLayer(FreshSource(shown, place), every, np.zeros(len(every), np.bool_), joined, copied + own_bytes)
+    return layer, newest_rows(keys, key)
 
 
 def _stored(delta: ShardDelta, sstable: SsTable) -> tuple[Layer, pa.Table]:
@@ -212,8 +244,9 @@ def _stored(delta: ShardDelta, sstable: SsTable) -> tuple[Layer, pa.Table]:
     place = sstable_key(delta.shard, sstable.path)
     if not stored.as_today:
         # Written before a column was renamed, added or dropped: its rows are read with the current columns.
-        return _fresh(delta, pa.Table.from_batches(stored.batches(storage.names, None), storage), place)
+        rows = pa.Table.from_batches(stored.batches(storage.names, None), storage)
+        return _fresh(delta, rows, place, int(rows.nbytes))
     keys = sstable_keys(delta.shard, sstable, stored)
-    rows: RowIds = keys.column(ROW_ID).to_numpy()
-    counts = np.zeros(len(rows), np.bool_)
-    return SsTableLayer(StoredSource(stored.dataset), rows, counts, stored.dataset), keys
+    ids: RowIds = keys.column(ROW_ID).to_numpy()
+    counts = np.zeros(len(ids), np.bool_)
+    return SsTableLayer(StoredSource(stored.dataset), ids, counts, stored.dataset), keys

@@ -105,13 +105,12 @@ class VectorSearcher:
         layers, dataset = layers_of(self._view), self._view.base.dataset
 
         def search_base() -> list[tuple[RowIds, Floats]]:
-            hidden = layers.superseded
-            return [nearest_in_base(dataset, column, query, k, hidden, filter=filter, nprobes=nprobes, refine=refine)]
+            return [nearest_in_base(dataset, column, query, k, layers, filter=filter, nprobes=nprobes, refine=refine)]
 
         def search(layer: Layer) -> tuple[RowIds, Floats]:
             shown = layer.counts if filter is None else layer.passing(filter)
-            lengths = layer.lengths(column.column) if column.metric == "cosine" else None
-            places, found = nearest(layer.vectors(column.column), query, column.metric, k, shown, lengths)
+            vectors = layer.vectors(column.column)
+            places, found = nearest(vectors.runs, query, column.metric, k, shown, vectors.lengths)
             return layer.rows[places], found
 
         # Lance searches the base at the same time; more tasks than cores would only cost threads.

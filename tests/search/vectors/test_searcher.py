@@ -18,7 +18,7 @@ from headgate.errors import InvalidInput
 from headgate.search.build.plan import Limits
 from headgate.search.vectors import layers as layers_module
 from headgate.search.vectors.distances import distances
-from headgate.search.vectors.layers import ShardLayers
+from headgate.search.vectors.layers import ShardLayers, layers_of
 from headgate.shards.rows.view import ShardDelta
 from headgate.table.table import Table
 from tests.search.vectors.histories import Oracle, check_nearest, differ, make_table, schema_of, told
@@ -98,6 +98,23 @@ def test_what_was_found_out_is_used_until_the_table_changes(table: Table, monkey
     with table.writer("single") as writer:
         writer.put(rows(table, {8: [0, 0]}))
     assert table.nearest([0, 0], k=1).column("id").to_pylist() == [8]
+
+
+def test_an_instant_with_new_rows_computes_only_their_lengths(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", "cosine", dimension=2)
+    with table.writer("single") as writer:
+        writer.put(rows(table, {1: [1, 0], 2: [3, 4]}))
+        writer.flush_memtable()
+        table.nearest([1, 0])
+        (sstable,) = layers_of(table._snapshot()).fresh
+        lengths = sstable.vectors("embedding").lengths
+        assert lengths.tolist() == [1, 5]
+        for number in range(3, 9):
+            writer.put(rows(table, {number: [0, number]}))
+        assert table.nearest([0, 1], k=6).column("id").to_pylist() == [3, 4, 5, 6, 7, 8]
+        fresh, sstable = layers_of(table._snapshot()).fresh
+        assert sstable.vectors("embedding").lengths is lengths
+        assert len(list(fresh.vectors("embedding").runs)) == 1, "single puts are copied into one run"
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
