@@ -43,9 +43,15 @@ TAIL_SHARE = 4
 which a shard is flushed.
 """
 
-SESSION_BYTES, SESSION_SHARE = 64 << 20, 8
-"""Maximum bytes that Lance may hold of the base's indexes, and of its files' metadata; each at most one part in
-SESSION_SHARE of the budget.
+INDEX_SHARE = 2
+"""Lance may hold of the base's indexes at most one part in this many of the budget, as Lance counts: it counts the
+codebook of a vector index once per partition, so 60 MB of an index of 1 million vectors count as 450. With less room
+each search reads partitions again. What is really held counts against the budget.
+"""
+
+METADATA_BYTES, METADATA_SHARE = 64 << 20, 8
+"""Maximum bytes that Lance may hold of the metadata of the base's files; at most one part in METADATA_SHARE of the
+budget.
 """
 
 OPENED_BYTES = 50_000
@@ -260,8 +266,8 @@ def _forget(serial: int, shards: Iterable[UUID]) -> None:
 
 
 def _session() -> Any:
-    nbytes = min(SESSION_BYTES, cache_bytes() // SESSION_SHARE)
-    return new_session(nbytes, nbytes)
+    budget = cache_bytes()
+    return new_session(budget // INDEX_SHARE, min(METADATA_BYTES, budget // METADATA_SHARE))
 
 
 def _size(found: WalEntry) -> int:
