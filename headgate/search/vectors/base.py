@@ -8,6 +8,7 @@ Promises:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,8 @@ from headgate.shards.vectors import VectorColumn
 DISTANCE = "_distance"
 
 REFINE = 10
-"""So many times k of the rows that the index finds are measured again with the stored numbers."""
+"""So many times k of the rows that the index finds and that may be shown are measured again with the stored numbers;
+each costs a read."""
 
 PROBED = 0.1
 """The default share of an index's partitions that is read; at least LEAST_PROBES partitions."""
@@ -56,13 +58,16 @@ def nearest_in_base(
     asked = min(most, k + more) if len(superseded) else k
     probes = max(LEAST_PROBES, round(PROBED * partitions_for(column.index, count)))
     groups = _groups(dataset, column)
+    # So that on average REFINE times k of the measured rows are not superseded.
+    visible = max(0.01, 1 - len(superseded) / count)
+    factor = refine or max(1, min(REFINE, math.ceil(REFINE * k / (visible * asked))))
     while True:
         wanted: dict[str, Any] = {
             "column": column.column,
             "q": query,
             "k": asked,
             "metric": column.metric,
-            "refine_factor": refine or REFINE,
+            "refine_factor": factor,
             "minimum_nprobes": nprobes or probes,
         }
         found = _found(dataset, wanted, filter, groups)
@@ -70,7 +75,7 @@ def nearest_in_base(
         counting = np.flatnonzero(~_among(rows, superseded))[:k]
         if len(counting) == k or len(rows) < asked or asked == most:
             return rows[counting], found.column(DISTANCE).to_numpy()[counting]
-        asked = min(most, WIDER * asked)
+        asked, factor = min(most, WIDER * asked), refine or REFINE
 
 
 def _among(rows: RowIds, known: RowIds) -> npt.NDArray[np.bool_]:

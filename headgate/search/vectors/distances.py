@@ -58,17 +58,21 @@ def distances(vectors: npt.NDArray[Any], query: Floats, metric: Metric, lengths:
     if lengths is None:
         lengths = np.full(len(vectors), UNKNOWN, np.float32)
     found = np.empty(len(vectors), np.float32)
-    rows = max(1, BLOCK_BYTES // (query.nbytes or 1))
-    room = np.empty((min(rows, len(vectors)) if metric == "l2" else 0, len(query)), np.float32)
+    # 32 bits are multiplied where they are; everything else makes copies, of one block at a time.
+    whole = metric != "l2" and vectors.dtype == np.float32
+    rows = max(1, len(vectors) if whole else BLOCK_BYTES // (query.nbytes or 1))
+    room = np.empty((0 if whole else min(rows, len(vectors)), len(query)), np.float32)
     length = np.sqrt(np.einsum("i,i", query, query))
     with np.errstate(all="ignore"):
         for start in range(0, len(vectors), rows):
-            block = vectors[start : start + rows].astype(np.float32, copy=False)
-            here = found[start : start + rows]
+            block, here = vectors[start : start + rows], found[start : start + rows]
             if metric == "l2":
                 apart = np.subtract(block, query, out=room[: len(block)])
                 np.einsum("ij,ij->i", apart, apart, out=here)
                 continue
+            if not whole:
+                room[: len(block)] = block
+                block = room[: len(block)]
             np.einsum("ij,j->i", block, query, out=here)
             if metric == "cosine":
                 known = lengths[start : start + rows]
