@@ -198,6 +198,18 @@ def test_uv_makes_the_environment_and_installs_where_it_is_there(tmp_path: Path,
     assert uv.setup() == ("", [])  # all there, jars too: nothing to do or to say
 
 
+@pytest.mark.parametrize("setting", ["PIP_INDEX_URL", "PIP_NO_INDEX"])
+def test_where_pip_is_told_of_another_index_it_installs_itself(setting: str) -> None:
+    """uv does not read pip's settings. Without such, every clean checkout is set up by a uv that was fetched."""
+    code = "import bootstrap; print(bootstrap.fetched_uv(bootstrap.VENV / 'bin' / 'python'))"
+    told = os.environ | {
+        "PYTHONPATH": str(ROOT / "scripts"),
+        setting: "1" if setting == "PIP_NO_INDEX" else "file:///nowhere",
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=told, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "None"
+
+
 def test_a_line_of_spark_has_its_own_packages_before_those_of_the_main_environment(tmp_path: Path) -> None:
     uv = WithUv(tmp_path)
     shutil.copy(ROOT / "constraints-spark-3.5.txt", uv.project)
