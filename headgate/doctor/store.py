@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from headgate import clock
-from headgate.connectors.objects import ObjectStore, open_store
+from headgate.connectors.objects import ObjectStore, open_store, redact
 from headgate.connectors.objects.deletion import delete
 from headgate.connectors.objects.local import LocalStore
 from headgate.doctor.machine import Check, room_of
@@ -69,7 +69,8 @@ def _streams(table: Table) -> Check:
         names = list_streams(table.home.records)
     except HeadgateError as error:
         return Check("table", "open", "bad", error.what, error.advice or error.next_step)
-    return Check("table", "open", "ok", f"{table.uri}, {len(names)} streams: {', '.join(names) or 'none'}")
+    told = f"{redact(table.uri)}, streams: {', '.join(names) or 'none'}"
+    return Check("table", "open", "ok", told)
 
 
 # -- the store -------------------------------------------------------------------------

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from headgate.checkpoints.jobs.state import Collected, Delayed, JobFailure, MaintenanceState, put_state, timestamp
+from headgate.checkpoints.jobs.state import (
+    Collected,
+    Delayed,
+    JobFailure,
+    JobProgress,
+    MaintenanceState,
+    put_state,
+    timestamp,
+)
 from headgate.console.server import Console
 from headgate.table.table import open_table
 from tests.console.test_pages import words
@@ -33,7 +42,8 @@ def test_jobs_show_what_runs_what_failed_and_what_waits(tmp_path: Path) -> None:
     state = MaintenanceState(
         "orders",
         flushes=7,
-        running=("compaction",),
+        running=("compaction", "indexing"),
+        progress=(JobProgress("compaction", timestamp(40), 3, 12), JobProgress("indexing", timestamp(5), 0, 1)),
         failures=(JobFailure("flush", 3, f"The store is away. {HOSTILE}", timestamp(90), "in 8 s"),),
         delayed=Delayed("unflushed bytes", "2.0 GiB are unflushed, and 1 GiB may be", timestamp(30)),
         collected=Collected(timestamp(3600), 12, 34_567),
@@ -44,7 +54,8 @@ def test_jobs_show_what_runs_what_failed_and_what_waits(tmp_path: Path) -> None:
     with console_of(table.uri) as console:
         page = ask(console, "/t/orders/jobs")
         said = words(page.text)
-        assert "running compaction" in said
+        assert "running compaction 25 % 3 of 12 shards, for 40 s" in said
+        assert re.search(r"running indexing for \d s", said), "one piece has no share"
         assert "failing flush" in said
         assert "3 tries in a row" in said
         assert "Batches wait" in said
@@ -80,7 +91,7 @@ def test_fsck_and_doctor_run_when_they_are_started_and_write_nothing(tmp_path: P
         assert start(console, "fsck").status == 303
         assert "no problems" in ended(console, "no problems")
         assert start(console, "doctor").status == 303
-        assert "fit" in ended(console, "orders, 1 streams")
+        assert "fit" in ended(console, "orders, streams: orders")
         assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
         (root / table.shard("partition:orders:1").wal_key(1)).unlink()
         start(console, "fsck")

@@ -32,6 +32,17 @@ class JobFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a running job is."""
+
+    job: str
+    since: str
+    done: int = 0
+    total: int = 0
+    """0 if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delayed:
     """Batches are being delayed."""
 
@@ -76,6 +87,8 @@ class MaintenanceState:
     none wait.
     """
     running: tuple[str, ...] = ()
+    progress: tuple[JobProgress, ...] = ()
+    """Of the running jobs."""
     failures: tuple[JobFailure, ...] = ()
     delayed: Delayed | None = None
     cached_bytes: int | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from headgate import clock
-from headgate.checkpoints.jobs.state import MaintenanceState
+from headgate.checkpoints.jobs.state import JobProgress, MaintenanceState
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.snapshots.checkpoint import TAG_PREFIX, StoredCheckpoint
 from headgate.checkpoints.snapshots.take import OWN_PREFIX, READ_PREFIX
@@ -27,7 +27,7 @@ class JobLine:
 
     name: str
     state: str
-    """running, failed or done."""
+    """running, failed or idle."""
     done: int | None
     """How often since the driver started; None if not counted."""
     unit: str
@@ -35,6 +35,15 @@ class JobLine:
     times: int = 0
     since: str = ""
     next_try: str = ""
+    progress: JobProgress | None = None
+    piece: str = ""
+    """What its progress counts."""
+
+    @property
+    def part(self) -> float | None:
+        """The share that is done; None if unknown."""
+        one = self.progress
+        return None if one is None or one.total < 2 else min(1.0, one.done / one.total)
 
 
 @dataclass(frozen=True)
@@ -82,25 +91,25 @@ def jobs_of(state: MaintenanceState | None) -> list[JobLine]:
     """Each kind of job: if it runs, how it failed, how often it was done."""
     if state is None:
         return []
-    counts: Mapping[str, tuple[int | None, str]] = {
-        "flush": (state.flushes, "flush|flushes"),
-        "compaction": (state.compactions, "compaction"),
-        "indexing": (state.indexed, "index segment"),
-        "checkpoint": (state.checkpoints, "checkpoint"),
-        "garbage collection": (None, ""),
+    counts: Mapping[str, tuple[int | None, str, str]] = {
+        "flush": (state.flushes, "flush|flushes", "shard"),
+        "compaction": (state.compactions, "compaction", "shard"),
+        "indexing": (state.indexed, "index segment", "segment"),
+        "checkpoint": (state.checkpoints, "checkpoint", "shard"),
+        "garbage collection": (None, "", "object"),
     }
     failures = {one.job: one for one in state.failures}
+    progress = {one.job: one for one in state.progress}
     names = dict.fromkeys([*counts, *state.running, *failures])
     lines = []
     for name in names:
-        done, unit = counts.get(name, (None, ""))
+        done, unit, piece = counts.get(name, (None, "", "piece"))
         failed = failures.get(name)
-        word = "failed" if failed is not None else "running" if name in state.running else "done"
-        if failed is None:
-            lines.append(JobLine(name, word, done, unit))
-        else:
-            told = (failed.error, failed.times, failed.since, failed.next_try)
-            lines.append(JobLine(name, word, done, unit, *told))
+        word = "failed" if failed is not None else "running" if name in state.running else "idle"
+        line = JobLine(name, word, done, unit, progress=progress.get(name), piece=piece)
+        if failed is not None:
+            line = replace(line, error=failed.error, times=failed.times, since=failed.since, next_try=failed.next_try)
+        lines.append(line)
     return lines
 
 

@@ -10,9 +10,12 @@ import structlog
 
 from headgate import clock
 from headgate.caches import cache_usage
-from headgate.checkpoints.jobs.state import JobFailure, MaintenanceState, timestamp
+from headgate.checkpoints.jobs.state import JobFailure, JobProgress, MaintenanceState, timestamp
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
+
+PROGRESS_SECONDS = 10.0
+"""Minimum time between two reports of a running job's progress: each is a request to the store."""
 
 _log = structlog.get_logger("headgate.streaming")
 
@@ -33,6 +36,7 @@ class Board:
     """Per shard, when its oldest unflushed entry was first seen."""
     _in_sstables: dict[str, float] = field(default_factory=dict)
     """Per shard, when the oldest row that only its SSTables hold was first seen."""
+    _reported: float = float("-inf")
 
     # -- stopping --------------------------------------------------------------------
 
@@ -88,12 +92,27 @@ class Board:
     def began(self, job: str) -> None:
         """Note that a job started."""
         with self.changed:
-            self.update(running=(*self._state.running, job))
+            progress = JobProgress(job, timestamp())
+            self.update(running=(*self._state.running, job), progress=(*self._state.progress, progress))
+
+    def moved(self, job: str, done: int, total: int) -> None:
+        """Note how much of a running job is done, and report it from time to time."""
+        with self.changed:
+            moved = tuple(
+                replace(one, done=done, total=total) if one.job == job else one for one in self._state.progress
+            )
+            self.update(progress=moved)
+            is_due = clock.monotonic() - self._reported >= PROGRESS_SECONDS
+        if is_due:
+            self.report()
 
     def ended(self, job: str) -> None:
         """Note that a job ended."""
         with self.changed:
-            self.update(running=tuple(one for one in self._state.running if one != job))
+            self.update(
+                running=tuple(one for one in self._state.running if one != job),
+                progress=tuple(one for one in self._state.progress if one.job != job),
+            )
             self.changed.notify_all()
 
     def failed(self, job: str, failure: JobFailure | None) -> None:
@@ -119,6 +138,7 @@ class Board:
     def report(self) -> None:
         """Report the state. Reports are made one at a time, so the last one reported is the newest."""
         with self._reporting:
+            self._reported = clock.monotonic()
             self._report(self.state)
 
     # -- ages of rows ----------------------------------------------------------------

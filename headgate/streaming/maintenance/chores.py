@@ -159,7 +159,10 @@ class BaseUpkeep:
             with self.jobs.turn(self.board.is_over):
                 return self.jobs.index(jobs, report)
 
-        done = index_base(self.driver.home, runner=in_turn, limits=self.schedule.segments)
+        def report(stage: str, done: int, total: int) -> None:
+            self.board.moved("indexing", done, total)
+
+        done = index_base(self.driver.home, runner=in_turn, limits=self.schedule.segments, report=report)
         self.board.count(indexed=done.segments)
         self._stale_indexes = ()
 
@@ -238,6 +241,7 @@ class GarbageUpkeep:
         def go_on(done: int, total: int) -> None:
             if self.board.is_over():
                 raise CalledOff
+            self.board.moved("garbage collection", done, total)
 
         done = self.collect(go_on)
         self._last = clock.monotonic()

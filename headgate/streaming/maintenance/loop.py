@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from structlog.contextvars import bind_contextvars
@@ -15,6 +16,7 @@ from headgate.errors import Fenced, HeadgateError
 from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.cores import CalledOff
 from headgate.streaming.maintenance.rules import pause_after
+from headgate.streaming.spark.jobs import following
 
 IDLE_SECONDS = 1.0
 """How often a thread checks for due jobs, the end of the query and a stop."""
@@ -72,7 +74,8 @@ class Loop:
         if not chore.quiet:
             self.board.report()
         try:
-            chore.run()
+            with following(partial(self.board.moved, chore.name)):
+                chore.run()
         except CalledOff:
             _log.debug("the stream stopped: due maintenance is left for the next run", stream=self.driver.stream)
         except Fenced as error:

@@ -5,19 +5,23 @@ own, and use few tasks, so that a core stays free for batches.
 from __future__ import annotations
 
 import json
+import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import structlog
 
+from headgate import parallel
 from headgate.errors import HeadgateError, Poisoned, from_json
 from headgate.spark import RESULT, described, is_remote
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, StatusTracker
     from pyspark.sql import SparkSession
 
 POOL = "headgate"
@@ -32,6 +36,11 @@ _FORBIDDEN = "Py4JSecurityException"
 _without_rdds: set[str] = set()
 """Applications that raised it."""
 
+FOLLOW_SECONDS = 2.0
+"""How often Spark is asked how many tasks of a followed job are done."""
+
+_follower: ContextVar[Callable[[int, int], None] | None] = ContextVar("follower", default=None)
+
 Work = Callable[[int], dict[str, Any]]
 """Runs on an executor: does piece number n, and returns the result as plain values. Picklable."""
 
@@ -44,7 +53,7 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
     piece has no result.
     """
     count = pieces if tasks is None else max(1, min(pieces, tasks))
-    with named(spark, name):
+    with named(spark, name), _followed(spark, pieces, count):
         lines = list(map(json.loads, run_tasks(spark, pieces, count, partial(_answer, work))))
     found: dict[int, Any] = {}
     for line in lines:
@@ -75,6 +84,53 @@ def run_tasks(spark: SparkSession, pieces: int, tasks: int, lines: Callable[[int
                 _log.info("the cluster does not allow RDDs: each batch costs about 50 ms more")
     frame = spark.range(0, pieces, 1, tasks).mapInArrow(partial(_each_in_arrow, lines), RESULT)
     return [row[0] for row in frame.collect()]
+
+
+@contextmanager
+def following(moved: Callable[[int, int], None]) -> Iterator[None]:
+    """Jobs of `run_pieces` that begin in this thread meanwhile call it with how many of how many pieces are done."""
+    token = _follower.set(moved)
+    try:
+        yield
+    finally:
+        _follower.reset(token)
+
+
+@contextmanager
+def _followed(spark: SparkSession, pieces: int, tasks: int) -> Iterator[None]:
+    """Ask Spark now and then how many tasks are done, if somebody follows. Spark Connect does not say it."""
+    moved = _follower.get()
+    if moved is None:
+        yield
+        return
+    moved(0, pieces)
+    if is_remote(spark):
+        yield
+        return
+    context, group, over = spark.sparkContext, f"headgate-{uuid.uuid4().hex}", threading.Event()
+
+    def follow() -> None:
+        while not over.wait(FOLLOW_SECONDS):
+            try:
+                moved(_tasks_done(context.statusTracker(), group) * pieces // tasks, pieces)
+            except Exception:  # the JVM may be gone, which the job itself reports
+                return
+
+    thread = parallel.thread("job-progress", follow)
+    context.setLocalProperty("spark.jobGroup.id", group)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def _tasks_done(tracker: StatusTracker, group: str) -> int:
+    jobs = [tracker.getJobInfo(one) for one in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return sum(stage.numCompletedTasks for stage in stages if stage is not None)
 
 
 @contextmanager

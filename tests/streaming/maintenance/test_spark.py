@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from headgate.errors import InvalidInput
 from headgate.search.build.upkeep import neglected
 from headgate.streaming.maintenance.rules import tasks_beside
 from headgate.streaming.spark import jobs as spark_jobs
-from headgate.streaming.spark.jobs import POOL, named
+from headgate.streaming.spark.jobs import POOL, following, named, run_pieces
 from headgate.table.table import Table
 from tests.streaming.maintenance.fair import BATCHES
 from tests.streaming.maintenance.gated import KINDS as GATED
@@ -42,6 +43,34 @@ def job_tasks(spark: SparkSession) -> list[tuple[str, int]]:
 def job_names(spark: SparkSession) -> list[str]:
     """The descriptions alone."""
     return [name for name, _ in job_tasks(spark)]
+
+
+@pytest.mark.spark
+def test_a_job_that_is_followed_tells_how_many_pieces_are_done(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_jobs, "FOLLOW_SECONDS", 0.05)
+    seen: list[tuple[int, int]] = []
+    gate = str(tmp_path / "open")
+
+    def moved(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done == 2:
+            Path(gate).touch()
+
+    def work(number: int) -> dict[str, Any]:
+        while number >= 2 and not Path(gate).exists():
+            time.sleep(0.02)
+        return {"number": number}
+
+    with following(moved):
+        done = run_pieces(spark, "headgate: a test", 4, work, tasks=2)
+    assert [one["number"] for one in done] == [0, 1, 2, 3]
+    assert seen[0] == (0, 4)
+    assert (2, 4) in seen
+    told = len(seen)
+    run_pieces(spark, "headgate: a test", 1, lambda number: {})
+    assert len(seen) == told, "others are not followed"
 
 
 @pytest.mark.spark
