@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ import pytest
 
 import headgate
 from headgate.console.server import Address, Console
+from tests.cli.calls import started
 from tests.support.browser import browser, missing
 from tests.support.consoles import COLUMNS, HOSTILE, console_of, orders
+from tests.support.runs import SCHEMA, Topic
 from tests.support.streams import Record, Stream
 
 if TYPE_CHECKING:
@@ -137,6 +140,68 @@ def test_a_stream_that_is_killed_and_recovers_is_watched(tmp_path: Path) -> None
         console.close()
         page.wait_for_selector("#live[data-state=lost]")
     assert [one for one in seen.errors if "ERR_" not in one] == []
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_an_ingest_from_kafka_that_is_killed_and_started_again_is_watched(
+    kafka_servers: str, make_topic: Any, tmp_path: Path
+) -> None:
+    """The page of a console elsewhere, beside the one that the driver itself shows until it dies."""
+    topic = Topic(kafka_servers, make_topic(2), 2)
+    topic.put_numbers(range(100))
+    table = headgate.create_table(str(tmp_path / "orders"), SCHEMA, sharding=headgate.by_partition())
+
+    def ingest() -> subprocess.Popen[str]:
+        where = ("--servers", kafka_servers, "--topic", topic.name, "--table", table.uri, "--stream", "orders")
+        return started("ingest", *where, "--cores", "2", "--output", "json", "--ui", "0")
+
+    def console_at(process: subprocess.Popen[str]) -> str:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if found := re.search(r"The console is at (http://\S+)", line):
+                return found[1]
+        raise AssertionError("the driver ended")
+
+    def shows(page: Page, rows: int) -> None:
+        page.wait_for_selector(f"[data-live=offsets] tr:has-text('/1') >> text='{rows // 2}'")
+        page.wait_for_selector("[data-live=head] >> text=everything in Kafka is in the table")
+
+    watching = console_of(table.uri, servers=kafka_servers)
+    with watching as console, browser() as context, opened(context) as (page, seen):
+        page.set_default_timeout(240_000)
+        page.goto(f"{console.url}t/orders/stream")
+        first, second = ingest(), None
+        try:
+            own = context.new_page()
+            own.set_default_timeout(240_000)
+            own.goto(f"{console_at(first)}t/orders/stream")
+            shows(own, 100)
+            own.wait_for_selector(".timeline .tasks", state="attached")
+            own.wait_for_selector("text=/\\d+ %/")
+            page.bring_to_front()
+            shows(page, 100)
+            page.evaluate("window.kept = 1")
+            first.kill()
+            first.communicate()
+            own.bring_to_front()
+            own.wait_for_selector("#live[data-state=lost]")
+            page.bring_to_front()
+            topic.put_numbers(range(100, 160))
+            page.wait_for_selector("[data-live=offsets] tr:has-text('/1') >> text='30'")
+            second = ingest()
+            shows(page, 160)
+            page.wait_for_selector(".timeline .over-mark", state="attached")
+        finally:
+            for one in (first, second):
+                if one is not None:
+                    one.kill()
+                    one.communicate()
+        assert page.evaluate("window.kept") == 1, "it was never loaded again"
+        told = page.locator("[data-live=batches] tbody td[data-l=rows]").all_inner_texts()
+        assert sum(map(int, told)) == headgate.open_table(table.uri).count() == 160
+    assert seen.errors == []
 
 
 def test_hostile_names_and_values_do_nothing_in_a_browser(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import headgate
+from headgate.cli.options.kafka import consumer_of
 from headgate.console.server import Address, Console, open_console
 from headgate.console.watch.places import TablePlace
 from headgate.console.watch.watcher import Watcher
@@ -88,9 +89,15 @@ def ask(
 
 
 @contextmanager
-def console_of(*places: Path | str, address: Address | None = None, looks: int = 40) -> Iterator[Console]:
-    """A console of these places that has looked at them."""
-    watcher = Watcher([TablePlace(str(place)) for place in places])
+def console_of(
+    *places: Path | str,
+    address: Address | None = None,
+    looks: int = 40,
+    options: Mapping[str, str] | None = None,
+    servers: str | None = None,
+) -> Iterator[Console]:
+    """A console of these places that has looked at them. `options` reach their store, `servers` Kafka."""
+    watcher = Watcher([TablePlace(str(place), options or {}) for place in places], consumer_of(servers, {}))
     for _ in range(looks):
         if not watcher.step():
             break
