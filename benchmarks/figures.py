@@ -91,8 +91,17 @@ def spark_lines(found: Mapping[str, Result]) -> str:
     return "\n".join(_markdown(rows)) if rows else NOT_YET
 
 
+def console_ratio(found: Mapping[str, Result]) -> str:
+    """Throughput with the console and a page open, over that without: the least of all ways of streaming."""
+    if "console" not in found:
+        return NOT_YET
+    rows = next(table["rows"] for table in found["console"]["tables"] if table["title"].startswith("Rows per second"))
+    return f"{min(float(row['seen']) for row in rows if 'page open' in row['what']):.2f} ×"
+
+
 FIGURES: dict[str, Callable[[Mapping[str, Result]], str]] = {
     "spark-lines": spark_lines,
+    "console-ratio": console_ratio,
     "throughput": throughput,
     "direct-rate": stream_rate,
     "direct-over-delta": stream_ratio("Delta"),

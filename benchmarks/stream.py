@@ -117,6 +117,7 @@ def _run(bench: Bench, sink: Sink, rows: int, clock: Clock) -> Measured:
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         took, used = time.perf_counter() - began, clock.seconds() - cpu
+        prepared.end()
         triggers = [p.durationMs for p in query.recentProgress if "addBatch" in p.durationMs]
         batches = [float(parts["triggerExecution"]) for parts in triggers]
         phases = {part: statistics.median(float(parts.get(part, 0)) for parts in triggers) for part in TRIGGER_PARTS}

@@ -89,6 +89,8 @@ class Prepared:
     """Files that were stored, where the sink does not count: each took a PUT at least."""
     phases: Callable[[], dict[str, float]] | None = None
     """Where the sink says it: mean milliseconds of a batch, by phase."""
+    end: Callable[[], object] = lambda: None
+    """Called after the time was taken, before rows are counted."""
 
 
 Sink = Callable[[Bench], Prepared]
@@ -104,15 +106,19 @@ def from_json_noop(bench: Bench) -> Prepared:
     return Prepared(bench.typed().writeStream.format("noop"))
 
 
-def shards(bench: Bench, sharding: Sharding, *, direct: bool = True, memtable: bool = False) -> Prepared:
-    """headgate, decoding in its tasks."""
+def shards(bench: Bench, sharding: Sharding, *, direct: bool = True, memtable: bool = False, **more: Any) -> Prepared:
+    """headgate, decoding in its tasks; `more` are options of its sink."""
     table = headgate.create_table(str(bench.folder / "table"), SCHEMA, sharding=sharding)
     source = headgate.kafka.source(bench.servers, bench.topic, max_offsets_per_trigger=bench.batch_rows)
-    options: dict[str, Any] = {"enable_memtable": memtable, "max_memtable_size": MEMTABLE_BYTES}
+    options: dict[str, Any] = {"enable_memtable": memtable, "max_memtable_size": MEMTABLE_BYTES, **more}
     frame = source.read(bench.spark) if direct else bench.frame()
     counted = _Counted(table, source if direct else None, options)
     return Prepared(
-        frame.writeStream.foreachBatch(counted), lambda: counted.rows, counted.batches, phases=counted.phases
+        frame.writeStream.foreachBatch(counted),
+        lambda: counted.rows,
+        counted.batches,
+        phases=counted.phases,
+        end=counted.end,
     )
 
 
@@ -153,6 +159,10 @@ class _Counted:
         samples = self._sink.reporting.metrics.samples()
         counted = [one for one in samples if one.metric.name == "headgate_store_operations_total"]
         return Counter({one.labels[0]: int(one.value) for one in counted if one.labels[1] == "tasks"})
+
+    def end(self) -> None:
+        """End its console, if it has one."""
+        self._sink.reporting.close()
 
     def phases(self) -> dict[str, float]:
         """As the sink's own metrics have them. `decode` and `append` add up what tasks took side by side."""
