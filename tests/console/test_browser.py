@@ -15,6 +15,9 @@ import pytest
 
 import headgate
 from headgate.console.server import Address, Console
+from headgate.console.watch.places import TablePlace
+from headgate.streaming.observe.live import LiveSink
+from headgate.streaming.observe.metrics import StreamMetrics
 from tests.cli.calls import started
 from tests.support.browser import browser, missing
 from tests.support.consoles import COLUMNS, HOSTILE, console_of, orders
@@ -241,6 +244,45 @@ def test_the_keyboard_reaches_pages_and_fields_and_the_theme_stays(lake: Path) -
         page.reload()
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert seen.errors == []
+
+
+def test_the_phases_of_a_batch_lie_in_its_bar(tmp_path: Path) -> None:
+    table = headgate.create_table(str(tmp_path / "orders"), COLUMNS, sharding=headgate.by_partition())
+    stream, live = Stream(table, "orders", 1), LiveSink(StreamMetrics())
+    for batch in range(3):
+        live.committed(stream.commit([(0, batch, batch + 1)], [Record(0, batch, b'{"id": 1}')]))
+        live.took(batch, dict.fromkeys(("plan", "wait", "tasks", "commit"), 0.1))
+        live.progress({"batchId": batch, "durationMs": {"triggerExecution": 900, "addBatch": 400}})
+    live.watch(stream.driver, lambda: None)
+    with console_of(tmp_path) as console, browser() as context, opened(context) as (page, seen):
+        console.watcher.add_live(TablePlace(table.uri), "orders", live)
+        page.goto(f"{console.url}t/orders/stream")
+        bars = page.locator(".timeline g")
+        assert bars.count() == 3
+        for bar in bars.all():
+            whole = bar.locator(".hit").bounding_box()
+            parts = [part.bounding_box() for part in bar.locator("rect:not(.hit)").all()]
+            assert whole is not None
+            assert len(parts) == 5
+            for part in parts:
+                assert part is not None
+                assert whole["x"] - 1 <= part["x"]
+                assert part["x"] + part["width"] <= whole["x"] + whole["width"] + 1
+                assert part["height"] < whole["height"]
+    assert seen.errors == []
+
+
+def test_rows_and_the_chosen_tab_are_seen_on_a_narrow_page(lake: Path) -> None:
+    with console_of(lake) as console, browser(390, 860) as context, opened(context) as (page, _):
+        page.goto(f"{console.url}t/orders/rows")
+        tallest = page.evaluate(
+            "Math.max(...[...document.querySelectorAll('tbody tr')].map((one) => one.offsetHeight))"
+        )
+        assert tallest < 260
+        page.goto(f"{console.url}t/orders/health")
+        tab = page.locator(".tabs [aria-current]").bounding_box()
+        assert tab is not None
+        assert 0 <= tab["x"] <= tab["x"] + tab["width"] <= 390
 
 
 def test_a_check_is_started_by_its_button(lake: Path) -> None:

@@ -54,8 +54,8 @@ def test_jobs_show_what_runs_what_failed_and_what_waits(tmp_path: Path) -> None:
     with console_of(table.uri) as console:
         page = ask(console, "/t/orders/jobs")
         said = words(page.text)
-        assert "running compaction 25 % 3 of 12 shards, for 40 s" in said
-        assert re.search(r"running indexing for \d s", said), "one piece has no share"
+        assert re.search(r"running compaction 25 % 3 of 12 shards, for \d+ s", said)
+        assert re.search(r"running indexing for \d+ s", said), "one piece has no share"
         assert "failing flush" in said
         assert "3 tries in a row" in said
         assert "Batches wait" in said

@@ -60,6 +60,11 @@ class Stream:
         self._driver = StreamDriver.open(table.home, name or topic, QUERY, names, decoder=decoder)
         self._batch = 0
 
+    @property
+    def driver(self) -> StreamDriver:
+        """Its driver."""
+        return self._driver
+
     def commit(self, ranges: Sequence[tuple[int, int, int]], records: Iterable[Record]) -> BatchRecord:
         """A batch that says it read these (partition, from, until), with the rows of these records."""
         sources = tuple(SourceRange(self._topic, *part) for part in ranges)

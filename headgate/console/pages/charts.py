@@ -243,7 +243,8 @@ def _nodes(items: Sequence[tuple[str, str, float, str]], place: int, gap: int, t
             box = (number * (wide + 6), place * gap + 56.0, wide, 30.0)
         else:
             box = (place * gap + 0.0, 80.0 + number * 35, 150.0, 30.0)
-        shown = text if len(text) * 7 < box[2] - 16 else text[: max(0, int(box[2] - 24) // 7)] + "…"
+        # The end of a long name is what tells it from its neighbours.
+        shown = text if len(text) * 7 < box[2] - 16 else "…" + text[-max(1, int(box[2] - 24) // 7) :]
         nodes.append(Node(*box, shown if box[2] > 60 else "", told, min(1.0, max(0.0, fill)), state))
     return nodes
 

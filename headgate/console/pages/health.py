@@ -89,10 +89,17 @@ def health_page(checks: Checks, table: WatchedTable) -> dict[str, Any]:
     """The values of the page; reads no store."""
     found, told = checks.last(table, "fsck"), checks.last(table, "doctor")
     report = None if found is None else found.report
+    ran = () if told is None else told.checks
     return {
         "fsck": found,
         "report": None if report is None else report.to_dict(),
         "findings": () if report is None else report.findings[:FINDINGS_SHOWN],
         "doctor": told,
+        "shown_checks": [one for one in ran if not _is_fine_package(one)],
+        "fine_packages": [one for one in ran if _is_fine_package(one)],
         "problems": table.now.problems(),
     }
+
+
+def _is_fine_package(check: Check) -> bool:
+    return check.state == "ok" and check.area == "packages"

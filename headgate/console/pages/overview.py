@@ -9,6 +9,7 @@ from typing import Any
 
 from headgate import clock
 from headgate.console.pages.charts import Spark, sparkline
+from headgate.console.pages.words import seconds
 from headgate.console.watch.now import StreamNow, TableNow
 from headgate.console.watch.verdict import SHOWN, WORST_FIRST, Verdict
 from headgate.console.watch.watcher import Watcher
@@ -26,6 +27,8 @@ class StreamLine:
     rows_per_second: float
     lag_rows: int | None
     lag_seconds: float | None
+    lag_note: str
+    """How long rows wait, or why the lag is unknown."""
     committed: datetime | None
     batch: int | None
     unflushed: int | None
@@ -64,13 +67,14 @@ def overview(watcher: Watcher, page: int) -> dict[str, Any]:
 
 def stream_line(table: TableNow, stream: StreamNow, now: datetime, monotonic: float) -> StreamLine:
     """The figures of one stream."""
-    log, lag = stream.log, table.lag(stream)
+    log, lag, waited = stream.log, table.lag(stream), table.lag_seconds(stream, monotonic)
     return StreamLine(
         stream.name,
         table.verdict(stream, now, monotonic),
         log.rows_per_second(now),
         sum(lag.values()) if lag else None,
-        table.lag_seconds(stream, monotonic),
+        waited,
+        seconds(waited) if waited else "" if lag else table.why_no_lag(stream),
         log.last_at,
         None if log.last is None else log.last.batch_id,
         table.unflushed_bytes(stream),

@@ -119,15 +119,18 @@ def _batch(batch: Batch) -> dict[str, Any]:
         "phases": phases,
         "retries": {} if timing is None else {what: times for what, times in timing.retries.items() if times},
         "shards": 0 if record is None else len(record.shards),
-        "read": [(one.topic, one.partition, one.start, one.until) for one in read[:3]],
-        "more": max(0, len(read) - 3),
+        "read": [(one.topic, one.partition, one.start, one.until) for one in read[:2]],
+        "more": max(0, len(read) - 2),
         "is_replay": record is not None and record.is_replay,
     }
 
 
 def _partition(now: TableNow, stream: StreamNow, place: Place) -> PartitionLine:
     topic, partition = place
-    shard = _shard_of(now, place)
+    shard, lag = _shard_of(now, place), now.lag(stream).get(place)
+    end = None if now.ends is None else now.ends.end(place)
+    if end is None and lag is not None:
+        end = stream.log.ends[place] + lag
     positions = (
         part.positions[-1]
         for one in reversed(stream.log.batches)
@@ -140,8 +143,8 @@ def _partition(now: TableNow, stream: StreamNow, place: Place) -> PartitionLine:
         partition,
         stream.log.starts.get(place),
         stream.log.ends[place],
-        None if now.ends is None else now.ends.end(place),
-        now.lag(stream).get(place),
+        end,
+        lag,
         shard,
         next(positions, None) if shard is not None else None,
     )
@@ -190,7 +193,7 @@ def _stages(now: TableNow, stream: StreamNow) -> list[Stage]:
         Stage(
             "Kafka",
             words.plural(len(stream.log.ends), "partition"),
-            f"{behind:,} rows wait" if lag else "its ends are not known",
+            f"{behind:,} rows wait" if lag else f"lag: {now.why_no_lag(stream)}",
             tuple(
                 (
                     f"{topic}/{number}",

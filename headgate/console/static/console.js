@@ -75,7 +75,9 @@ function hush() {
 }
 
 function begin() {
-  if (!document.querySelector("[data-live]")) { state("still", "as of when it was opened"); return; }
+  const tab = document.querySelector(".tabs [aria-current]");
+  if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - (tab.parentElement.clientWidth - tab.clientWidth) / 2;
+  if (!document.querySelector("[data-live]")) { state("still", `as of ${new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })}`); return; }
   listen();
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) { hush(); return; }

@@ -78,6 +78,12 @@ class TableNow:
             return {}
         return self.ends.lag(stream.log.ends)
 
+    def why_no_lag(self, stream: StreamNow) -> str:
+        """Why the lag is unknown."""
+        if stream.live is not None:
+            return "not reported yet"
+        return "needs --servers" if self.ends is None else "not known yet"
+
     def lag_seconds(self, stream: StreamNow, now: float) -> float | None:
         """For how many seconds the oldest row has been waiting in Kafka; None if unknown."""
         if stream.live is not None:
