@@ -5,11 +5,12 @@ Promises:
    counted in the statistics.
 2. The cost depends on the posting lists of the query's words and the hidden documents, not on the size of the parts.
 
-Pure, on numpy arrays in native's own 32-bit arithmetic. Words at the same position are alternatives.
+On numpy arrays in native's own 32-bit arithmetic. Words at the same position are alternatives.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from headgate.caches import Cache
 from headgate.connectors.lance.fts.index import Word
 from headgate.connectors.lance.fts.partition import Partition
 from headgate.connectors.lance.fts.postings import Numbers, Postings
@@ -161,7 +163,50 @@ class Ranking:
         return Hits(parts[order], rows[order], scores[order])
 
 
-def rank(parts: Sequence[Documents], words: Sequence[Word], match: Match) -> Ranking:
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """The visible documents of one part with a word, ascending, and what the word adds to the score of each."""
+
+    docs: Numbers
+    added: Scores
+
+
+_weighted: Cache[tuple[Weighted, ...]] = Cache(
+    "word_weights", lambda found: 100 + sum(int(one.docs.nbytes + one.added.nbytes) for one in found)
+)
+
+
+class Corpus:
+    """All parts at one instant. What a word adds to a score depends on nothing else in a query, so it is computed once
+    and cached.
+    """
+
+    def __init__(self, parts: Sequence[Documents]) -> None:
+        self.parts = tuple(parts)
+        self._documents, self._tokens = sum(part.count for part in parts), sum(part.tokens for part in parts)
+        self._serial = next(_serials)
+
+    def weighted(self, words: Sequence[str]) -> dict[str, tuple[Weighted, ...]]:
+        """For each word, what it adds in each part."""
+        held = {word: _weighted.get((self._serial, word)) for word in words}
+        missing = [word for word, one in held.items() if one is None]
+        return {word: one for word, one in held.items() if one is not None} | (self._made(missing) if missing else {})
+
+    def _made(self, words: Sequence[str]) -> dict[str, tuple[Weighted, ...]]:
+        postings = [part.postings(words) for part in self.parts]
+        having = {word: sum(len(found[word].docs) for found in postings) for word in words}
+        statistics, made = Statistics(self._documents, self._tokens, having), {}
+        for word in words:
+            pairs = [(part.partition, found[word]) for part, found in zip(self.parts, postings, strict=True)]
+            made[word] = tuple(Weighted(one.docs, _added(part, one, word, statistics)) for part, one in pairs)
+            _weighted.put((self._serial, word), made[word])
+        return made
+
+
+_serials = itertools.count()
+
+
+def rank(corpus: Corpus, words: Sequence[Word], match: Match) -> Ranking:
     """Score every matching document:
 
     1. in each part, find the visible documents of each word.
@@ -169,40 +214,35 @@ def rank(parts: Sequence[Documents], words: Sequence[Word], match: Match) -> Ran
     3. in each part, find the matching documents and score them with these statistics.
     """
     wanted = Counter(word.text for word in words)
-    postings = [part.postings(list(wanted)) for part in parts]
-    statistics = Statistics(
-        documents=sum(part.count for part in parts),
-        tokens=sum(part.tokens for part in parts),
-        having={word: sum(len(found[word].docs) for found in postings) for word in wanted},
-    )
+    weighted = corpus.weighted(list(wanted))
     ranked = []
-    for part, found in zip(parts, postings, strict=True):
-        scored = _scored(part.partition, found, wanted, statistics)
+    for number, part in enumerate(corpus.parts):
+        found = {word: weighted[word][number] for word in wanted}
+        scored = _scored(part.partition, found, wanted)
         if match != "any":
             scored = scored.take(np.isin(scored.docs, _matching(part.partition, found, words, match)))
         ranked.append(scored)
     return Ranking(ranked)
 
 
-def _scored(
-    partition: Partition, found: Mapping[str, Postings], wanted: Mapping[str, int], statistics: Statistics
-) -> Found:
+def _scored(partition: Partition, found: Mapping[str, Weighted], wanted: Mapping[str, int]) -> Found:
     """Every document with any of the words."""
     docs = [found[word].docs for word in wanted]
     if len(docs) == 1:
         ((word, times),) = wanted.items()
-        return Found(partition, docs[0], np.float32(times) * _added(partition, found[word], word, statistics))
+        added = found[word].added
+        return Found(partition, docs[0], added if times == 1 else np.float32(times) * added)
     if _is_dense(sum(map(len, docs)), len(partition.rows)):
         scores = np.zeros(len(partition.rows), np.float32)
         for word, times in wanted.items():
-            _add(scores, found[word].docs, times, _added(partition, found[word], word, statistics))
+            _add(scores, found[word].docs, times, found[word].added)
         having = np.flatnonzero(scores > 0).astype(np.uint32)
         return Found(partition, having, scores[having])
     having = _union(docs)
     scores = np.zeros(len(having), np.float32)
     for word, times in wanted.items():
         places = np.searchsorted(having, found[word].docs)
-        _add(scores, places, times, _added(partition, found[word], word, statistics))
+        _add(scores, places, times, found[word].added)
     return Found(partition, having, scores)
 
 
@@ -222,7 +262,7 @@ def _add(scores: Scores, places: npt.NDArray[Any], times: int, added: Scores) ->
         scores[places] += added
 
 
-def _matching(partition: Partition, found: Mapping[str, Postings], words: Sequence[Word], match: Match) -> Numbers:
+def _matching(partition: Partition, found: Mapping[str, Weighted], words: Sequence[Word], match: Match) -> Numbers:
     """The matching documents, ascending."""
     places: dict[int, list[str]] = {}
     for word in words:

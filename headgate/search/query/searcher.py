@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ from headgate.errors import InvalidInput
 from headgate.search.query.base import BaseIndex
 from headgate.search.query.highlight import highlighted
 from headgate.search.query.parts import PLACE, SCORE, TextPart, check_match, rows_of
-from headgate.search.query.ranking import Hits, Match, Ranking, rank
+from headgate.search.query.ranking import Corpus, Hits, Match, Ranking, rank
 from headgate.search.query.shard_text import shard_parts
 from headgate.search.query.superseded import superseded_rows
 from headgate.shards.rows.view import ShardDelta, TableView
@@ -46,6 +47,11 @@ class _Prepared:
     only_base: bool
     """True if the shards add nothing, not even a delete."""
     tails: tuple[pa.Table, ...]
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The documents of all parts."""
+        return Corpus([part.documents for part in self.parts])
 
     @property
     def memory(self) -> Iterator[tuple[object, int]]:
@@ -112,7 +118,7 @@ class Searcher:
         self, prepared: _Prepared, text: str, match: Match, filter: Filter | None, k: int
     ) -> tuple[Ranking, Hits]:
         words = full_text.query_words(text, prepared.base.column.parameters)
-        ranking = rank([part.documents for part in prepared.parts], words, match)
+        ranking = rank(prepared.corpus, words, match)
         return ranking, ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
 
     def only_column(self) -> str:

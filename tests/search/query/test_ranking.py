@@ -15,7 +15,7 @@ from headgate.connectors.lance.fts.index import Word, index_texts
 from headgate.connectors.lance.fts.postings import Postings
 from headgate.search.query import tail_index
 from headgate.search.query.highlight import highlighted
-from headgate.search.query.ranking import Documents, Found, Match, Ranking, Statistics, rank
+from headgate.search.query.ranking import Corpus, Documents, Found, Match, Ranking, Statistics, rank
 from headgate.search.query.superseded import looks_up
 from headgate.search.query.tail_index import TextBlock, segment_bounds
 from headgate.shards.rows.chunks import identity_of
@@ -67,7 +67,7 @@ def test_parts_with_hidden_documents_are_ranked_as_one_list_of_the_others(seed: 
     for size in (1, 2, 3):
         words = chance.choices("abcdefghz", k=size)
         expected = {rows[at]: score for at, score in _by_hand(shown, words, match).items()}
-        ranking = rank(parts, _words(" ".join(words)), match)
+        ranking = rank(Corpus(parts), _words(" ".join(words)), match)
         hits = ranking.best(10_000)
         assert len(ranking) == len(hits) == len(expected)
         assert dict(zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)) == pytest.approx(expected, rel=1e-5)
@@ -75,18 +75,27 @@ def test_parts_with_hidden_documents_are_ranked_as_one_list_of_the_others(seed: 
         assert (hits.parts == hits.rows // 1000).all()
 
 
+def test_what_a_word_adds_is_computed_once_an_instant() -> None:
+    parts = [_part(["a b", "b", "a a"], [1]), _part(["a"], [], first=10)]
+    corpus, later = Corpus(parts), Corpus([*parts, _part(["b"], [], first=20)])
+    first = corpus.weighted(["a", "b"])
+    assert corpus.weighted(["b"])["b"] is first["b"]
+    assert [one.docs.tolist() for one in first["a"]] == [[0, 2], [0]]
+    assert later.weighted(["a"])["a"][0].added[0] > first["a"][0].added[0], "a is rarer where there are more documents"
+
+
 def test_nothing_is_found_where_nothing_counts() -> None:
-    assert len(rank([], _words("a"), "any").best(3)) == 0
-    assert len(rank([_part(["a b"], [0])], _words("a"), "any").best(3)) == 0
-    assert len(rank([_part(["a b"], [])], [], "any").best(3)) == 0
-    assert len(rank([_part(["a b"], [])], [], "phrase").best(3)) == 0
+    assert len(rank(Corpus([]), _words("a"), "any").best(3)) == 0
+    assert len(rank(Corpus([_part(["a b"], [0])]), _words("a"), "any").best(3)) == 0
+    assert len(rank(Corpus([_part(["a b"], [])]), [], "any").best(3)) == 0
+    assert len(rank(Corpus([_part(["a b"], [])]), [], "phrase").best(3)) == 0
 
 
 def test_words_at_one_position_stand_for_each_other() -> None:
     parts = [_part(["big cat", "large cat", "huge cat", "cat big"], [])]
     either = [Word("big", 0), Word("large", 0), Word("cat", 1)]
-    assert sorted(rank(parts, either, "all").best(9).rows.tolist()) == [0, 1, 3]
-    assert sorted(rank(parts, either, "phrase").best(9).rows.tolist()) == [0, 1]
+    assert sorted(rank(Corpus(parts), either, "all").best(9).rows.tolist()) == [0, 1, 3]
+    assert sorted(rank(Corpus(parts), either, "phrase").best(9).rows.tolist()) == [0, 1]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 500])
@@ -104,7 +113,7 @@ def test_the_best_are_the_best_however_many_are_equal(limit: int, kind: str) -> 
 
 
 def test_allowed_rows_are_those_that_stay() -> None:
-    ranking = rank([_part(["a", "a a", "a b"], []), _part(["a"], [], first=10)], _words("a"), "any")
+    ranking = rank(Corpus([_part(["a", "a a", "a b"], []), _part(["a"], [], first=10)]), _words("a"), "any")
     left = ranking.only([np.array([2, 10], np.uint64), np.array([10], np.uint64)])
     assert sorted(left.best(9).rows.tolist()) == [2, 10]
 
