@@ -35,13 +35,11 @@ from headgate.search.query.parts import (
 from headgate.search.query.tail_index import TextBlock
 from headgate.shards.manifest.model import SsTable
 from headgate.shards.rows.chunks import identity_of
-from headgate.shards.rows.dedup import living, newest_rows
+from headgate.shards.rows.dedup import newest_places
 from headgate.shards.rows.keys import plain, sstable_keys
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.rows.sstable import StoredRows, sstable_key
 from headgate.shards.rows.view import ShardDelta
-
-_PIECE = "__headgate_piece"
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,19 @@ def shard_parts(delta: ShardDelta, column: TextColumn) -> ShardParts:
     if not key or not pieces:
         nothing = np.zeros(0, np.uint64)
         return ShardParts([part for piece in pieces for part in piece.parts(nothing)], None)
-    last = newest_rows(pa.concat_tables([_of_piece(piece, number) for number, piece in enumerate(pieces)]), key)
-    shown = living(last.select([TOMBSTONE, _PIECE, ROW_ID]))
-    numbers, rows = shown.column(_PIECE).to_numpy(), shown.column(ROW_ID).to_numpy()
+    every = pa.concat_tables([piece.keys for piece in pieces])
+    newest = newest_places(every, key)
+    hidden = every.column(TOMBSTONE).to_numpy().astype(np.bool_)
+    overwritten = np.ones(len(hidden), np.bool_)
+    overwritten[newest] = False
+    hidden |= overwritten
     parts: list[TextPart] = []
-    for number, piece in enumerate(pieces):
-        every = piece.keys.column(ROW_ID).to_numpy()
-        parts += piece.parts(np.setdiff1d(every, rows[numbers == number], assume_unique=True))
-    return ShardParts(parts, last.select(list(key)))
+    first = 0
+    for piece in pieces:
+        rows: RowIds = piece.keys.column(ROW_ID).to_numpy()
+        parts += piece.parts(rows[hidden[first : first + len(rows)]])
+        first += len(rows)
+    return ShardParts(parts, every.select(list(key)).take(pa.array(newest)))
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,6 @@ class _Piece:
 
     keys: pa.Table
     parts: Callable[[RowIds], Iterable[TextPart]]
-
-
-def _of_piece(piece: _Piece, number: int) -> pa.Table:
-    return piece.keys.append_column(_PIECE, pa.array(np.full(piece.keys.num_rows, number, np.int32)))
 
 
 def _fresh_piece(rows: pa.Table, key: tuple[str, ...], column: TextColumn, place: str) -> _Piece:

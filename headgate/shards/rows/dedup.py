@@ -23,6 +23,11 @@ MIN_SPAN, MAX_SPAN = 1 << 24, 1 << 26
 SPARSE = 64
 """Between these limits: flags may have this many bytes per key, which is about the size of a hash table."""
 
+NEAR = 8
+"""Integer keys that span at most this many numbers per row are compared by a place for each number of the span: that
+takes a fifth of the time of hashing them.
+"""
+
 _ROW = "__row"
 
 
@@ -30,10 +35,24 @@ def newest_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The last row of each key, including tombstones, in the order they were put. Without a key: all rows."""
     if not key or rows.num_rows < 2:
         return rows
+    places = newest_places(rows, key)
+    return rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+
+
+def newest_places(rows: pa.Table, key: Sequence[str]) -> Numbers:
+    """The row numbers, ascending, of the last row of each key."""
+    if len(key) == 1 and rows.num_rows and (numbers := _numbers(rows, key[0])) is not None:
+        low = numbers.min()
+        span = int(numbers.max()) - int(low) + 1
+        if span <= NEAR * rows.num_rows:
+            at, every = (numbers - low).astype(np.intp), np.arange(rows.num_rows)
+            last = np.zeros(span, np.intp)
+            np.maximum.at(last, at, every)
+            places: Numbers = np.flatnonzero(last[at] == every)
+            return places
     last = _numbered(rows, key).group_by(list(key), use_threads=False).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
-    if len(last) == rows.num_rows:
-        return rows
-    return rows.take(pa.array(np.sort(last.to_numpy())))
+    found: Numbers = np.sort(last.to_numpy())
+    return found
 
 
 def living(rows: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.shards.rows.dedup import KeySet, living, newest_rows
+from headgate.shards.rows.dedup import KeySet, living, newest_places, newest_rows
 from headgate.shards.rows.schema import TOMBSTONE
 
 KEYS: dict[str, tuple[pa.DataType, Any]] = {
@@ -66,6 +66,8 @@ def test_numbers_near_and_far_are_known_alike(kind: pa.DataType, data: st.DataOb
         keys.add(pa.table({"k": some}, schema=schema))
     known = {one for some in added for one in some}
     rows = pa.table({"k": pa.array(asked, kind)})
+    last = {one: number for number, one in enumerate(asked)}
+    assert newest_places(rows, ["k"]).tolist() == sorted(last.values())
     assert keys.seen(rows).column("k").to_pylist() == [one for one in asked if one in known]
     assert keys.unseen(rows).column("k").to_pylist() == [one for one in asked if one not in known]
 
