@@ -55,10 +55,6 @@ SMALL = [
         COMMITTED + CHECKPOINTED + FOLDED,
     ),
     (
-        Bounds("second attempts, two shards", (BOTH,) * 2, shards=2, retries=1, checkpoints=1, collects=True),
-        COMMITTED + CHECKPOINTED,
-    ),
-    (
         Bounds("second attempts, one shard", (ROWS,) * 2, retries=1, checkpoints=1, folds=1, collects=True),
         COMMITTED + CHECKPOINTED + FOLDED,
     ),
@@ -81,6 +77,7 @@ SMALL = [
 ]
 
 LARGE = [
+    Bounds("second attempts, two shards", (BOTH,) * 2, shards=2, retries=1, checkpoints=1, collects=True),
     Bounds("one shard, everything", (ROWS,) * 2, retries=1, flushes=1, checkpoints=1, folds=1, collects=True),
     Bounds("rows, then none", (BOTH_THEN_NONE,) * 2, 2, retries=1, flushes=1, checkpoints=1, folds=1, collects=True),
     Bounds("a shard each", (ONE_EACH,) * 2, 2, retries=1, flushes=1, checkpoints=1, folds=1, collects=True),

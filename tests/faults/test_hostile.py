@@ -58,6 +58,12 @@ HOSTILE = {
     "long unicode": "🦀" * 2_500,
 }
 NAMES = pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+READ_OTHERWISE = {"slashes", "percent", "escape", "hash", "unicode", "nul", "long unicode"}
+"""What a URL or a key of S3 reads otherwise than a path of a disk does."""
+NAMES_ON_S3 = pytest.mark.parametrize(
+    "name",
+    [pytest.param(HOSTILE[one], id=one, marks=[] if one in READ_OTHERWISE else pytest.mark.deep) for one in HOSTILE],
+)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from headgate.streaming.write.rows import RowMaker
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import open_table
-from tests.faults.test_hostile import NAMES
+from tests.faults.test_hostile import NAMES_ON_S3
 from tests.support.clones import CONFIG, rows
 from tests.support.life import QUERY, SCHEMA, batch_of, expected_rows, run_task, write_plan, written
 
@@ -42,7 +42,7 @@ def check_keys(bucket: str, options: dict[str, str], folder: str) -> None:
     assert max(len(key.encode()) for key in keys) <= 1024
 
 
-@NAMES
+@NAMES_ON_S3
 def test_streams_topics_checkpoints_and_columns_of_any_name_work_or_are_refused(
     bucket: str, s3_options: dict[str, str], name: str
 ) -> None:
@@ -76,7 +76,7 @@ def test_streams_topics_checkpoints_and_columns_of_any_name_work_or_are_refused(
     check_keys(bucket, s3_options, LONGEST)
 
 
-@NAMES
+@NAMES_ON_S3
 def test_tables_of_any_name_work_or_are_refused_before_anything_is_written(
     bucket: str, s3_options: dict[str, str], name: str
 ) -> None:
