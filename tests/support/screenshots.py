@@ -38,9 +38,8 @@ PAGES = {
     "jobs": "/t/orders/jobs",
     "health": "/t/orders/health",
 }
-BOTH = ("overview", "stream")
-"""Pages that are shown in the dark as well."""
-NARROW = ("overview", "stream")
+MOVING = ("overview", "stream")
+"""Pages that are shown in the dark and narrow as well."""
 HEIGHT = {"stream": 1180, "rows": 760, "dead-letters": 760, "jobs": 900}
 
 
@@ -69,13 +68,13 @@ def lake(path: Path) -> tuple[str, LiveSink]:
     headgate.open_table(table.uri).checkpoint("all", name="before-migration", note="before the columns change")
     stream = Stream(table, "orders", 4, mode="memtable")
     for batch in range(14, 34):
-        rows = 24 + (batch * 7) % 17
+        rows = 1_400 + (batch * 7) % 17 * 60
         live.written({"task": 1} if batch == 27 else {})
-        ranges = [(part, 560 + (batch - 14) * 50, 560 + (batch - 13) * 50) for part in range(4)]
+        ranges = [(part, 560 + (batch - 14) * 3_000, 560 + (batch - 13) * 3_000) for part in range(4)]
         kept = [
             Record(part, first + n, value((first + n) * 10 + part)) for part, first, _ in ranges for n in range(rows)
         ]
-        kept += [Record(0, 590 + (batch - 14) * 50, b"{broken")] if batch in (19, 30) else []
+        kept += [Record(0, 3_500 + (batch - 14) * 3_000, b"{broken")] if batch in (19, 30) else []
         record = stream.commit(ranges, kept)
         with clock.using(Ago((33.2 - batch) * 15)):
             live.committed(record)
@@ -85,9 +84,9 @@ def lake(path: Path) -> tuple[str, LiveSink]:
         live.progress(
             {"batchId": batch - 14, "durationMs": {"triggerExecution": 700 + draw.random() * 80, "addBatch": 580}}
         )
-    lag = {str(part): 1_560 + behind for part, behind in enumerate((38, 12, 0, 21))}
+    lag = {str(part): 60_560 + behind for part, behind in enumerate((3_800, 1_200, 0, 2_100))}
     metrics.progress(
-        {"sources": [{"endOffset": {"orders": dict.fromkeys(lag, 1_560)}, "latestOffset": {"orders": lag}}]}
+        {"sources": [{"endOffset": {"orders": dict.fromkeys(lag, 60_560)}, "latestOffset": {"orders": lag}}]}
     )
     state = MaintenanceState(
         "orders",
@@ -144,20 +143,27 @@ def take(place: Path) -> None:
             root = console.url.rstrip("/")
             for name in ("orders", "clicks"):
                 ask(console, f"/t/{name}/shards")  # which looks at every shard, so that no figure is missing
-            shots = [(name, 1280, "light") for name in PAGES]
-            shots += [(name, 1280, "dark") for name in BOTH] + [(name, 390, "light") for name in NARROW]
-            for name, width, theme in shots:
-                height = 860 if width == 390 else HEIGHT.get(name, 720)
-                with browser(width, height, theme) as context:  # type: ignore[arg-type]
+            # The moving ones first: a minute later the stream would be behind.
+            shots: list[tuple[int, str, tuple[str, ...]]] = [
+                (1280, "light", MOVING),
+                (1280, "dark", MOVING),
+                (390, "light", MOVING),
+            ]
+            shots.append((1280, "light", tuple(name for name in PAGES if name not in MOVING)))
+            for width, theme, names in shots:
+                with browser(width, 860, theme) as context:  # type: ignore[arg-type]
                     page = context.new_page()
-                    if name == "health":
-                        page.goto(f"{root}{PAGES[name]}")
-                        page.click("text=Run fsck")
-                        page.wait_for_selector("text=no problems")
-                    page.goto(root + PAGES[name].format(shard=shard))
-                    page.wait_for_selector("#live:not([data-state=off])")
-                    end = "-narrow" if width == 390 else f"-{theme}"
-                    page.screenshot(path=str(place / f"console-{name}{end}.png"))
+                    for name in names:
+                        height = 860 if width == 390 else HEIGHT.get(name, 720)
+                        page.set_viewport_size({"width": width, "height": height})
+                        if name == "health":
+                            page.goto(f"{root}{PAGES[name]}")
+                            page.click("text=Run fsck")
+                            page.wait_for_selector("text=no problems")
+                        page.goto(root + PAGES[name].format(shard=shard))
+                        page.wait_for_selector("#live:not([data-state=off])")
+                        end = "-narrow" if width == 390 else f"-{theme}"
+                        page.screenshot(path=str(place / f"console-{name}{end}.png"))
 
 
 if __name__ == "__main__":
