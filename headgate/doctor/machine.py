@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Literal
 
+from headgate.connectors.extras import EXTRAS
 from headgate.connectors.jars.lists import JarsMissing, cache_directory, kafka_classpath, spark_jars
 from headgate.errors import InvalidInput, MissingExtra
 from headgate.spark import versions
@@ -33,17 +34,17 @@ JAVA_SECONDS = 20
 LITTLE_ROOM, NO_ROOM = 2 << 30, 200 << 20
 """With fewer free bytes a directory gets a warning, or is bad: Spark's own files and flushes need space there."""
 
-EXTRAS = {
-    "pyspark": ("spark", "streams, `headgate ingest` and Spark's readers"),
-    "pandas": ("spark", "Spark's Arrow functions"),
-    "confluent-kafka": ("kafka", "reading Kafka, `headgate verify` and lag in `headgate status`"),
-    "s3fs": ("s3", "a Spark checkpoint directory on S3"),
-    "botocore": ("s3", "profiles and roles of AWS"),
-    "prometheus-client": ("metrics", "the metrics endpoint"),
-    "delta-spark": ("delta", "the Delta ledger and mirror"),
-    "starlette": ("ui", "the console in the browser"),
+PURPOSES = {
+    "pyspark": "streams, `headgate ingest` and Spark's readers",
+    "pandas": "Spark's Arrow functions",
+    "confluent-kafka": "reading Kafka, `headgate verify` and lag in `headgate status`",
+    "s3fs": "a Spark checkpoint directory on S3",
+    "botocore": "profiles and roles of AWS",
+    "prometheus-client": "the metrics endpoint",
+    "delta-spark": "the Delta ledger and mirror",
+    "starlette": "the console in the browser",
 }
-"""Optional packages: the extra that installs each, and its purpose."""
+"""What a package of an extra is for."""
 
 
 @dataclass(frozen=True)
@@ -84,37 +85,36 @@ def _python() -> Check:
 
 
 def check_packages() -> Iterator[Check]:
-    """Check every package that headgate requires against its version range."""
+    """Check every package that headgate requires against its version range; one of an extra may be missing."""
     try:
-        wanted = dict(_wanted(requires("headgate") or ()))
-    except PackageNotFoundError:  # run from its source
-        wanted = {}
-    for name in sorted({*wanted, *EXTRAS}):
-        extra, purpose = EXTRAS.get(name, (None, ""))
-        if extra is None and name not in wanted:
-            continue
-        yield _package(name, wanted.get(name, ""), extra, purpose)
+        lines = requires("headgate") or []
+    except PackageNotFoundError:
+        yield Check("packages", "headgate", "warn", "run from source; versions are not checked", "install its wheel")
+        return
+    for name, within, extra in sorted(_wanted(lines), key=lambda one: one[0]):
+        yield _package(name, within, extra)
 
 
-def _wanted(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and version range of required packages; of the extras only those in EXTRAS."""
-    extras = {extra for extra, _ in EXTRAS.values()}
+def _wanted(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Name, version range and extra ("": always required) of packages; without the extras for headgate's developers."""
+    extras = {"", *EXTRAS.values()}
     for line in lines:
         text, _, marker = line.partition(";")
         match = re.match(r"\s*([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*\(?([^)]*)\)?", text)
         of_extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
-        if match and (of_extra is None or of_extra[1] in extras):
-            yield match[1].lower().replace("_", "-"), match[2].strip()
+        extra = of_extra[1] if of_extra else ""
+        if match and extra in extras:
+            yield match[1].lower().replace("_", "-"), match[2].strip(), extra
 
 
-def _package(name: str, within: str, extra: str | None, purpose: str) -> Check:
+def _package(name: str, within: str, extra: str) -> Check:
     try:
         found = version(name)
     except PackageNotFoundError:
-        if extra is None:
-            return Check("packages", name, "bad", "not installed", "install headgate again: pip install headgate")
-        do = f"pip install 'headgate[{extra}]', if you want {purpose}"
-        return Check("packages", name, "warn", "not installed", do)
+        if not extra:
+            return Check("packages", name, "bad", "not installed", "install headgate again, with what it requires")
+        purpose = f", if you want {PURPOSES[name]}" if name in PURPOSES else ""
+        return Check("packages", name, "warn", "not installed", f"pip install 'headgate[{extra}]'{purpose}")
     if not _is_within(found, within):
         do = f"install a version within {within}; constraints.txt has the tested ones"
         return Check("packages", name, "bad", f"{found}, wanted is {within}", do)

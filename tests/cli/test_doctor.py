@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from headgate.cli import main
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import Bytes, ObjectInfo
+from headgate.doctor import machine
 from headgate.doctor.machine import Check, _wanted, check_packages, check_spark, room_of
 from headgate.doctor.store import PROBES, check_store
 from headgate.errors import InvalidInput, PermissionDenied
@@ -165,8 +167,22 @@ def test_a_store_that_would_break_a_promise_is_found_out(
 
 def test_packages_are_held_against_what_headgate_names() -> None:
     lines = ["pyarrow>=21", "pylance<15,>=14", "ruff>=0.9; extra == 'dev'", "pyspark[sql]==4.2.*; extra == 'spark'"]
-    assert dict(_wanted(lines)) == {"pyarrow": ">=21", "pylance": "<15,>=14", "pyspark": "==4.2.*"}
+    wanted = [("pyarrow", ">=21", ""), ("pylance", "<15,>=14", ""), ("pyspark", "==4.2.*", "spark")]
+    assert list(_wanted(lines)) == wanted
     assert {one.state for one in check_packages() if one.name in ("pyarrow", "pylance")} == {"ok"}
+
+
+def test_every_package_of_an_extra_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    wanted = [one for one in _wanted(requires("headgate") or ()) if one[2]]
+    assert {"kafka", "spark", "s3", "metrics", "delta", "ui"} == {extra for *_, extra in wanted}
+    monkeypatch.setattr(machine, "version", missing)
+    checks = {one.name: one for one in check_packages()}
+    for name, _, extra in wanted:
+        assert (checks[name].state, f"'headgate[{extra}]'" in checks[name].do) == ("warn", True)
+    assert checks["pyarrow"].state == "bad"
 
 
 def test_a_java_that_is_too_old_or_not_there_is_told(
