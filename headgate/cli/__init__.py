@@ -20,7 +20,7 @@ from headgate.cli.errors import INTERRUPTED, exit_code, exit_table, usage_error
 from headgate.cli.output import output_asked_for
 from headgate.connectors.extras import needs
 from headgate.connectors.lance.log import quiet_lance
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,13 @@ COMMANDS = {
     "table": Lazy("headgate.cli.commands.table:table", "Create tables, change and read them."),
     "shard": Lazy("headgate.cli.commands.shard:shard", "Show shards: owner, SSTables, WAL."),
     "wal": Lazy("headgate.cli.commands.wal:wal", "Show or expire a shard's write-ahead log."),
-    "dead-letters": Lazy(
-        "headgate.cli.commands.dead_letters:dead_letters", "Show or replay records that were refused."
-    ),
+    "dead-letters": Lazy("headgate.cli.commands.dead_letters:dead_letters", "Show, forward or replay refused records."),
     "ledger": Lazy("headgate.cli.commands.ledger:ledger", "Rebuild the commit log's Delta table."),
     "checkpoint": Lazy("headgate.cli.commands.checkpoint:checkpoint", "Name and pin the state of a table."),
     "clone": Lazy("headgate.cli.commands.clone:clone", "Copy a table, fresh rows included."),
     "compact": Lazy("headgate.cli.commands.compact:compact", "Merge SSTables into the base."),
     "gc": Lazy("headgate.cli.commands.gc:gc", "Delete files that nothing needs any more."),
-    "index": Lazy("headgate.cli.commands.index:index", "Build and show full-text indexes."),
+    "index": Lazy("headgate.cli.commands.index:index", "Build and show indexes for search."),
     "search": Lazy("headgate.cli.commands.search:search", "Search rows, fresh ones included."),
     "recover": Lazy("headgate.cli.commands.recover:recover", "Compare or rebuild Spark's checkpoint."),
     "rewind": Lazy("headgate.cli.commands.rewind:rewind", "Move a stream to other offsets."),
@@ -88,6 +86,15 @@ class LazyGroup(click.Group):
         """Import the requested command only."""
         command = self._lazy.get(cmd_name)
         return command.load() if command is not None and command.exists else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but with the nearest name: click only knows commands that are loaded."""
+        near = nearest(args[0], self.list_commands(ctx))
+        if near is not None and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list, from the table alone: help imports nothing."""
@@ -128,8 +135,9 @@ def _reported(error: HeadgateError, arguments: Sequence[str]) -> int:
 
 EPILOG = f"""\b
 Example:
-  headgate shard show s3://bucket/orders --storage-option region=eu-west-1
-  headgate wal tail ./orders bucket-00000 --follow --output json
+  headgate demo
+  headgate search ./orders "late delivery" -k 3
+  headgate status s3://bucket/orders --storage-option region=eu-west-1
 
 \b
 Exit codes:

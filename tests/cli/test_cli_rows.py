@@ -89,6 +89,7 @@ def test_count_counts_now_and_at_a_checkpoint(headgate: Headgate, orders: Table)
 
     assert (counted(), counted("--checkpoint", "then"), counted("--filter", f"order_id < {FIRST + 3}")) == (25, 24, 3)
     assert "25 rows in" in headgate("table", "count", orders.uri).stdout
+    assert headgate("table", "count", orders.uri, "--output", "csv").stdout.splitlines() == ['"rows"', "25"]
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,18 @@ NEED_MORE = ("--servers", "--follow", "--spark", "--stream")
 
 def test_help_shows_an_example_the_exit_codes_and_the_commands_that_are_there(headgate: Headgate) -> None:
     shown = headgate("--help").output
-    assert "headgate shard show s3://" in shown
+    assert "headgate status s3://" in shown
     assert "  6  something durable is missing or damaged" in shown
     assert [name for name, command in COMMANDS.items() if f"\n  {name} " in shown] == [
         name for name, command in COMMANDS.items() if command.exists
     ]
+
+
+def test_the_list_of_a_group_cuts_no_line() -> None:
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        if isinstance(command, click.Group):
+            assert "..." not in command.get_help(click.Context(command)).partition("Commands:")[2], name
 
 
 def test_help_imports_neither_spark_nor_lance_nor_arrow() -> None:
@@ -138,6 +145,8 @@ def test_an_unknown_command_is_refused_with_the_way_to_help(headgate: Headgate) 
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: No such command 'wall'.")
     assert "headgate --help" in result.stderr
+    for group, typed, meant in (((), "tabel", "table"), (("table",), "scna", "scan")):
+        assert f"Did you mean {meant!r}?" in headgate(*group, typed).stderr
 
 
 @pytest.mark.parametrize("arguments", [["--output", "json"], ["--output=json"]])

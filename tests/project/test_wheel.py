@@ -39,7 +39,7 @@ import pyarrow as pa
 from click.testing import CliRunner
 
 import headgate
-from headgate.cli import main
+from headgate.cli import COMMANDS, main
 from headgate.errors import HeadgateError
 
 def used(call):
@@ -65,10 +65,12 @@ from headgate.streaming.kafka.offsets import earliest
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.reporting import Reporting
 print(json.dumps({
+    "help": {name: command(name, "--help")[0] for name in COMMANDS},
     "status": command("status", "t"),
     "fsck": command("fsck", "t"),
     "gc": command("gc", "t"),
     "compact": command("compact", "t"),
+    "dead letters": command("dead-letters", "summary", "t"),
     "ingest": command("ingest", "--servers", "127.0.0.1:1", "--topic", "t", "--table", "t"),
     "demo": command("demo"),
     "kafka": command("kafka", "start", "--dir", "broker"),
@@ -131,7 +133,8 @@ def test_a_missing_extra_is_told_when_it_is_used_and_not_before(tmp_path: Path) 
 
 def check_told(told: dict[str, Any]) -> None:
     """What needs no extra works, and what needs one says which."""
-    for name in ("status", "fsck", "gc", "compact"):
+    assert {name for name, code in told["help"].items() if code} == set()
+    for name in ("status", "fsck", "gc", "compact", "dead letters"):
         assert told[name][0] == 0, (name, told[name])
     for name, extra in {"ingest": "kafka", "demo": "kafka", "kafka": "kafka", "ui": "ui"}.items():
         code, text = told[name]

@@ -100,10 +100,11 @@ def list_(uri: str, storage_options: dict[str, str], output: Output) -> None:
 
 
 @checkpoint.command(
+    short_help="Show what a checkpoint holds.",
     epilog="""\b
 Example:
   headgate checkpoint show ./orders before-migration
-"""
+""",
 )
 @table_argument
 @click.argument("name")

@@ -15,7 +15,7 @@ from headgate.cli.options.decoder import decoder_for, decoder_options
 from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Column, Output, not_applied, output_option
-from headgate.streaming.forward import forward_dead_letters
+from headgate.connectors.extras import needs
 from headgate.streaming.letters import LetterGroup, dead_letter_summary
 from headgate.streaming.replay import replay_dead_letters
 from headgate.table.table import Table, open_table
@@ -53,11 +53,12 @@ def dead_letters() -> None:
 
 
 @dead_letters.command(
+    short_help="List dead letters.",
     epilog="""\b
 Example:
   headgate dead-letters show ./orders --limit 20
   headgate dead-letters show ./orders --stream orders --full --output json
-"""
+""",
 )
 @table_argument
 @click.option("--stream", metavar="NAME", help="Only of this stream.")
@@ -86,11 +87,12 @@ def show(
 
 
 @dead_letters.command(
+    short_help="Count dead letters by reason.",
     epilog="""\b
 Example:
   headgate dead-letters summary ./orders
   headgate dead-letters summary ./orders --stream orders --output json
-"""
+""",
 )
 @table_argument
 @click.option("--stream", metavar="NAME", help="Only of this stream.")
@@ -106,11 +108,12 @@ def summary(uri: str, stream: str | None, storage_options: dict[str, str], outpu
 
 
 @dead_letters.command(
+    short_help="Send dead letters to a Kafka topic.",
     epilog="""\b
 Example:
   headgate dead-letters forward ./orders --stream orders --servers localhost:9092 --topic orders-dead
   headgate dead-letters forward ./orders --stream orders --servers localhost:9092 --topic orders-dead --apply
-"""
+""",
 )
 @table_argument
 @click.option("--stream", required=True, metavar="NAME", help="Whose dead letters.")
@@ -135,6 +138,8 @@ def forward(
     At least once: a run that dies may send some again, with the same header `headgate.id`. Streams run on beside it.
     """
     table = open_table(uri, storage_options=storage_options or None)
+    with needs():
+        from headgate.streaming.forward import forward_dead_letters
     report = forward_dead_letters(
         table, stream=stream, topic=topic, servers=servers, kafka_options=kafka_options, apply=apply
     )
@@ -143,12 +148,13 @@ def forward(
 
 
 @dead_letters.command(
+    short_help="Turn dead letters into rows.",
     epilog="""\b
 Example:
   headgate dead-letters replay ./orders --stream orders              show what would become rows
   headgate dead-letters replay ./orders --stream orders --apply
   headgate dead-letters replay ./orders --stream cdc --decode debezium --apply --output json
-"""
+""",
 )
 @table_argument
 @click.option("--stream", required=True, metavar="NAME", help="The stream whose dead letters are replayed.")

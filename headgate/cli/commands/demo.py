@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import Progress, TaskID
@@ -20,13 +20,15 @@ from headgate.cli.output import Output, TextOutput, output_option
 from headgate.connectors.extras import needs
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.console.watch.places import TablePlace
-from headgate.dev.demo.demo import Result, clean, run_demo
 from headgate.dev.demo.orders import TOPIC, WORD
 from headgate.errors import DataLoss
 from headgate.progress import bars
 from headgate.streaming.signals import stop_signals
 from headgate.streaming.verify.compare import Difference
 from headgate.table.table import Table
+
+if TYPE_CHECKING:
+    from headgate.dev.demo.demo import Result
 
 POLL_SECONDS = 0.2
 
@@ -62,6 +64,8 @@ def demo(rows: int, directory: Path, is_clean: bool, ui_port: int | None, output
     Leaves nothing running. The table stays, so that you can try commands on it. Exits 6 if a row is lost, duplicated or
     wrong. With --ui you can watch the kill and the recovery; on a terminal the console stays until Ctrl-C.
     """
+    with needs():
+        from headgate.dev.demo.demo import clean, run_demo
     if is_clean:
         removed = clean(directory)
         title = f"Removed the demo's table from {directory}" if removed else f"No demo table found in {directory}"

@@ -16,13 +16,14 @@ from headgate.table.table import open_table
 
 
 @click.command(
+    short_help="Remove old rows of WAL-only streams for good.",
     epilog="""\b
 Example:
   headgate wal expire ./orders --older-than 30d                     show what would go
   headgate wal expire ./orders --older-than 30d --stream orders --apply
   headgate wal expire ./orders --before-checkpoint before-migration --apply
   headgate wal expire ./orders --before-position 4200 --shard bucket-00000 --apply --output json
-"""
+""",
 )
 @table_argument
 @click.option(

@@ -54,12 +54,13 @@ def index() -> None:
 
 
 @index.command(
+    short_help="Extend indexes to every row of the base.",
     epilog="""\b
 Example:
   headgate index build ./reviews --column review --column embedding
   headgate index build s3://bucket/orders --spark --storage-option region=eu-west-1
   headgate index build ./orders --column note --rebuild --parameter stem=false --parameter with_position=true
-"""
+""",
 )
 @table_argument
 @click.option(
@@ -120,10 +121,11 @@ def build(
 
 
 @index.command(
+    short_help="Show what indexes cover.",
     epilog="""\b
 Example:
   headgate index show ./orders --column note --output json
-"""
+""",
 )
 @table_argument
 @click.option(

@@ -20,7 +20,7 @@ def jars() -> None:
     """Fetch and list the extra jars for Spark, and those of the local Kafka broker."""
 
 
-@jars.command()
+@jars.command(short_help="Download the jars to the cache directory.")
 @click.argument("lists", nargs=-1, metavar="[LIST]...")
 @output_option
 def fetch(lists: tuple[str, ...], output: Output) -> None:
@@ -47,7 +47,7 @@ def fetch(lists: tuple[str, ...], output: Output) -> None:
     output.record("The jars are there", {"directory": str(cache_directory() / "jars")})
 
 
-@jars.command()
+@jars.command(short_help="Show the paths of the jars for Spark.")
 @click.option("--comma", is_flag=True, help="Print one comma-separated line, as `spark-submit --jars` takes it.")
 @output_option
 def show(comma: bool, output: Output) -> None:

@@ -22,12 +22,13 @@ def ledger() -> None:
 
 
 @ledger.command(
+    short_help="Write the ledger of a stream again.",
     epilog="""\b
 Example:
   headgate ledger rebuild ./orders --stream orders --ledger ./ledger            show what it would do
   headgate ledger rebuild ./orders --stream orders --ledger ./ledger --apply
   headgate ledger rebuild ./orders --stream orders --ledger ./ledger --apply --output json
-"""
+""",
 )
 @table_argument
 @click.option("--stream", required=True, metavar="NAME", help="The stream whose ledger is rebuilt.")

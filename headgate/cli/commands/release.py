@@ -16,12 +16,13 @@ from headgate.table.table import Table, open_table
 
 
 @click.command(
+    short_help="Give up a shard, for native Lance or another stream.",
     epilog="""\b
 Example:
   headgate shard release ./orders --stream orders            show what it would do
   headgate shard release ./orders --stream orders --apply
   headgate shard release ./orders bucket-00003 --forget-owner --apply --output json
-"""
+""",
 )
 @table_argument
 @click.argument("shard", required=False)

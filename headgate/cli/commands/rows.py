@@ -18,7 +18,7 @@ from pyarrow.csv import CSVWriter
 from pyarrow.parquet import ParquetWriter
 
 from headgate.cli.options.table import storage_option, table_argument
-from headgate.cli.output import Output, TextOutput, output_option
+from headgate.cli.output import TextOutput
 from headgate.errors import InvalidInput
 from headgate.table.table import Table, open_table
 
@@ -78,6 +78,7 @@ def _form_options(command: F) -> F:
 
 
 @click.command(
+    short_help="Read rows, fresh ones included.",
     epilog=f"""\b
 Example:
   headgate table scan ./orders
@@ -87,7 +88,7 @@ Example:
 
 \b
 With --output table the first {SHOWN} rows are shown, unless --limit says otherwise.
-"""
+""",
 )
 @table_argument
 @_columns_option
@@ -120,6 +121,7 @@ def scan(
 
 
 @click.command(
+    short_help="Read rows by key.",
     epilog="""\b
 Example:
   headgate table get ./orders 291
@@ -127,7 +129,7 @@ Example:
 
 \b
 A key of several columns is written as its values separated by commas, in the key's order: 'shop,291'.
-"""
+""",
 )
 @table_argument
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
@@ -161,26 +163,36 @@ def get(
 
 
 @click.command(
+    short_help="Count rows, fresh ones included.",
     epilog="""\b
 Example:
   headgate table count ./orders
   headgate table count ./orders --filter "amount > 100" --output json
-"""
+""",
 )
 @table_argument
 @_filter_option
 @_checkpoint_option
+@_form_options
 @storage_option
-@output_option
 def count(
-    uri: str, filter: str | None, checkpoint: str | None, storage_options: dict[str, str], output: Output
+    uri: str,
+    filter: str | None,
+    checkpoint: str | None,
+    file: Path | None,
+    output: str,
+    storage_options: dict[str, str],
 ) -> None:
     """Count the rows of TABLE at one instant, fresh ones included."""
+    _check_form(output, file)
     table = open_table(uri, storage_options=storage_options or None, checkpoint=checkpoint)
     rows = table.count(filter=filter)
-    output.record(
-        f"{rows:,} rows in {table.uri}", {"table": table.uri, "checkpoint": checkpoint, "filter": filter, "rows": rows}
-    )
+    if output == "table":
+        value = {"table": table.uri, "checkpoint": checkpoint, "filter": filter, "rows": rows}
+        TextOutput().record(f"{rows:,} rows in {table.uri}", value)
+    else:
+        counted = pa.table({"rows": [rows]})
+        _write(counted.schema, counted.to_batches(), output, file)
 
 
 def _names(columns: str | None) -> list[str] | None:

@@ -111,6 +111,7 @@ def show(uri: str, storage_options: dict[str, str], output: Output) -> None:
 
 @table.command(
     "add-column",
+    short_help="Add a nullable column.",
     epilog="""\b
 Example:
   headgate table add-column ./orders "channel string"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,11 +12,14 @@ from headgate.cli.options.kafka import consumer_of, kafka_option, servers_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.signals import quiet_logs
+from headgate.connectors.extras import needs
 from headgate.console import PORT
-from headgate.console.server import Address, Console, open_console
 from headgate.console.watch.places import TablePlace
 from headgate.errors import InvalidInput
 from headgate.streaming.signals import stop_signals
+
+if TYPE_CHECKING:
+    from headgate.console.server import Console
 
 POLL_SECONDS = 0.2
 
@@ -57,6 +61,8 @@ def ui(
     Everything is read from the store, at most two requests a second for what moves by itself: the streams may run
     anywhere, or be stopped. Nothing is written, and nobody is fenced.
     """
+    with needs():
+        from headgate.console.server import Address, open_console
     if kafka_options and servers is None:
         raise InvalidInput("--kafka-option needs --servers.", advice="add --servers HOST:PORT")
     quiet_logs()

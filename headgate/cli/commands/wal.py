@@ -50,7 +50,7 @@ def wal() -> None:
 wal.add_command(expire)
 
 
-@wal.command()
+@wal.command(short_help="List the entries of a shard's WAL.")
 @table_argument
 @click.argument("shard")
 @click.option(
