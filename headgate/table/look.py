@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.checkpoints.log.names import list_streams
-from headgate.checkpoints.offline.checkpoint import shard_names
+from headgate.checkpoints.snapshots.shards import names_in_logs
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound
 from headgate.shards.home.record import read_record, record_ids, shard_folders
@@ -55,17 +52,7 @@ def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
         record = read_record(store, records[0])
         record, wal_store = open_wal(store, record, storage_options)
         home = TableHome(nothing, store, wal_store, record.table_id)
-    return Place(home, _names_in_logs(home) | {home.shard(name).id: name for name in record.sharding.known_names()})
-
-
-def _names_in_logs(home: TableHome) -> dict[uuid.UUID, str]:
-    """Shard names from the streams' commit logs, the only source of partition names. An unreadable log is skipped."""
-    known: dict[uuid.UUID, str] = {}
-    with suppress(HeadgateError):
-        for stream in list_streams(home.records):
-            with suppress(HeadgateError):
-                known |= shard_names(CommitLog(home.records, stream, home.uri).read())
-    return known
+    return Place(home, names_in_logs(home) | {home.shard(name).id: name for name in record.sharding.known_names()})
 
 
 def shards_of(place: Place) -> list[Shard]:

@@ -22,6 +22,7 @@ from headgate.checkpoints.offline.compact import ShardBacklog, backlog
 from headgate.checkpoints.snapshots.at_checkpoint import open_at, read_checkpoint
 from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
+from headgate.checkpoints.snapshots.shards import names_in_logs
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.snapshots.take import check_name, drop, take
 from headgate.connectors.lance import dataset as lance_connector

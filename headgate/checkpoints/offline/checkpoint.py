@@ -17,12 +17,12 @@ from headgate.checkpoints.gc.collect import MIN_AGE
 from headgate.checkpoints.jobs.advance import close_gap
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.checkpoints.log.dead_letters import PREFIX
 from headgate.checkpoints.log.fold import put_fold
 from headgate.checkpoints.log.names import list_streams, no_stream
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.snapshots.shards import shard_names
 from headgate.checkpoints.snapshots.take import drop, take
 from headgate.checkpoints.stream.checkpoint import WAL_ONLY
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -82,13 +82,6 @@ class Holders:
     def unowned(self) -> list[UUID]:
         """Shards of direct writers."""
         return [shard_id for shard_id, manifest in self.manifests.items() if manifest.owner is None]
-
-
-def shard_names(state: LogState) -> dict[UUID, str]:
-    """Shard names by id, from a stream's log."""
-    opened = state.head.opened
-    known = {} if opened is None else {claim.shard_id: name for name, claim in opened.shards.items()}
-    return known | {shard_id: one.shard for shard_id, one in state.shards.items() if not one.shard.startswith(PREFIX)}
 
 
 @dataclass(frozen=True)

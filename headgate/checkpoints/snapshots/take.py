@@ -18,8 +18,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from headgate import clock, parallel
-from headgate.checkpoints.log.dead_letters import PREFIX
-from headgate.checkpoints.log.state import LogState, fold
+from headgate.checkpoints.log.state import fold
 from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.checkpoints.snapshots.checkpoint import (
     CheckpointStore,
@@ -29,6 +28,7 @@ from headgate.checkpoints.snapshots.checkpoint import (
     TableCheckpoint,
     checkpoint_key,
 )
+from headgate.checkpoints.snapshots.shards import shard_names
 from headgate.checkpoints.snapshots.snapshot import Instant, TailStart, above_replay, read_instant
 from headgate.connectors.lance.base.tags import held_versions, hold_version, release_version
 from headgate.errors import HeadgateError, InvalidInput, NotFound, Transient
@@ -182,17 +182,10 @@ def _sequence(checkpoint: TableCheckpoint, stream: str) -> int:
 
 
 def _pinned(instant: Instant, names: Mapping[UUID, str]) -> dict[UUID, PinnedShard]:
-    known = {**names, **_names_in(instant.logs)}
+    known = dict(names)
+    for state in instant.logs:
+        known |= shard_names(state)
     return {one.shard.id: PinnedShard(one.manifest, one.end, known.get(one.shard.id)) for one in instant.shards}
-
-
-def _names_in(logs: Iterable[LogState]) -> dict[UUID, str]:
-    found: dict[UUID, str] = {}
-    for state in logs:
-        opened = state.head.opened
-        found |= {} if opened is None else {claim.shard_id: name for name, claim in opened.shards.items()}
-        found |= {shard_id: one.shard for shard_id, one in state.shards.items() if not one.shard.startswith(PREFIX)}
-    return found
 
 
 def _replay_after(instant: Instant) -> dict[UUID, int]:
