@@ -1,4 +1,4 @@
-"""How a table's rows are distributed to shards: three frozen values, and the shards' names.
+"""How a table's rows are distributed to shards: three frozen values, printed as they are made, and the shards' names.
 
 Users and records use the names; a name never becomes a path. A shard's folder is its id, derived from the table's
 random id and the name.
@@ -19,7 +19,7 @@ from headgate.shards.rows.schema import RowSchema
 _PARTITION = re.compile(r"partition:(.+):(0|[1-9][0-9]*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Single:
     """All rows in one shard."""
 
@@ -43,8 +43,11 @@ class Single:
         """The sharding in native Lance's form."""
         return NativeSharding("unsharded")
 
+    def __repr__(self) -> str:
+        return "single()"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Bucket:
     """Rows spread by native Lance's hash of a column, see `bucket_ids`."""
 
@@ -90,8 +93,11 @@ class Bucket:
         """The sharding in native Lance's form."""
         return NativeSharding("bucket", self.column, self.n)
 
+    def __repr__(self) -> str:
+        return f"bucket({self.column!r}, {self.n})"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ByPartition:
     """Rows spread by their topic partition, modulo `max_shards` if set; no shuffle.
 
@@ -142,6 +148,10 @@ class ByPartition:
     def native(self) -> NativeSharding:
         """Native Lance has no partitions: pass it the shard's id."""
         return NativeSharding()
+
+    def __repr__(self) -> str:
+        parts = [] if self.max_shards is None else [f"max_shards={self.max_shards}"]
+        return f"by_partition({', '.join([*parts, *(['key_is_partitioned=True'] * self.key_is_partitioned)])})"
 
 
 Sharding: TypeAlias = Single | Bucket | ByPartition

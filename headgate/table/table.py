@@ -105,14 +105,16 @@ class Table(Reads, Upkeep):
         """Every shard that the sharding defines, and every other shard that was ever claimed, by name. Costs one LIST,
         and per claimed shard a LIST and a manifest.
 
-        With `by_partition` the shards are those that were claimed; `names` are more names to recognise. Raises Corrupt
-        for an unreadable manifest.
+        With `by_partition` the shards are those that were claimed, and their names are read from the streams' logs;
+        `names` are more names to recognise. Raises Corrupt for an unreadable manifest.
         """
         known, native = self._shard_names(names), self.record.wal_uri is None and not self.record.wal_undecided
         ids = list(self.shard_ids())
         pinned = {} if self.at is None else {shard_id: self.at.shards[shard_id].manifest for shard_id in ids}
         found = parallel.each("shards", lambda one: pinned.get(one) or Shard(self.home, one).manifests.latest(), ids)
         claimed = {one: manifest for one, manifest in zip(ids, found, strict=True) if manifest is not None}
+        if claimed.keys() - known.keys():
+            known = names_in_logs(self.home) | known
         defined = {self.home.shard(name).id for name in self.sharding.known_names()}
         shards = [
             ShardInfo.of(one, known.get(one), claimed.get(one), is_native_wal=native) for one in {*claimed, *defined}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.cli.options.sharding import SHARDING
 from headgate.connectors.lance.dataset import NativeSharding
 from headgate.errors import Corrupt, InvalidInput
 from headgate.records import build, plain, understood
@@ -32,6 +33,12 @@ def rows(key: str | None = None) -> RowSchema:
     fields = [pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("raw", pa.binary(), False)]
     marked = [field.with_metadata({PRIMARY_KEY: "true"}) if field.name == key else field for field in fields]
     return RowSchema.of(pa.schema(marked))
+
+
+@pytest.mark.parametrize("sharding", ALL, ids=str)
+def test_is_printed_as_python_and_the_command_line_write_it(sharding: Sharding) -> None:
+    assert eval(repr(sharding), {"single": single, "bucket": bucket, "by_partition": by_partition}) == sharding
+    assert SHARDING.convert(str(sharding), None, None) == sharding
 
 
 @pytest.mark.parametrize("sharding", ALL, ids=str)

@@ -30,6 +30,7 @@ from headgate.table.create import CREATE_STEPS, create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
 from tests.support.services import S3_SECRETS
+from tests.support.streams import Stream
 from tests.support.tables import claimed
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())], metadata={"made by": "a test"})
@@ -237,6 +238,13 @@ def test_every_shard_that_the_sharding_defines_is_listed_claimed_or_not(tmp_path
     assert [(shard.name, shard.claimed) for shard in plain.shards()] == [("single", False)]
     parts = create_table(tmp_path / "parts", SCHEMA, sharding=by_partition(max_shards=2))
     assert parts.shards() == [], "nobody knows the topics of a table before they come"
+    Stream(parts, "t", 2)
+    assert [(shard.name, shard.claimed) for shard in parts.shards()] == [
+        ("partition:t:0", True),
+        ("partition:t:1", True),
+    ]
+    parts.checkpoint(name="then")
+    assert [shard.name for shard in open_table(parts.uri, checkpoint="then").shards()][1:] == ["partition:t:1"]
 
 
 def test_shards_show_what_their_manifests_say(tmp_path: Path) -> None:
@@ -676,7 +684,7 @@ def test_the_command_line_makes_and_shows_a_table(tmp_path: Path) -> None:
     code, text, _ = run("show", uri, "--output", "json")
     shown = json.loads(text)
     assert code == 0
-    assert shown["sharding"] == {"kind": "bucket", "column": "id", "n": 4}
+    assert shown["sharding"] == "bucket('id', 4)"
     assert shown["wal_uri"] == str(tmp_path / "wal")
     assert shown["columns"][0] == {"name": "id", "type": "int64", "nullable": False, "key": True, "full_text": False}
     assert [shard["name"] for shard in shown["shards"] if shard["claimed"]] == ["bucket-00003"]

@@ -24,7 +24,6 @@ from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.status import status_tables
 from headgate.errors import InvalidInput
-from headgate.records import plain
 from headgate.table.look import Place, look_at
 from headgate.table.status import Consumer, StreamStatus, batch_value, instant_text, stream_statuses
 from headgate.table.table import Table, open_table
@@ -92,7 +91,7 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
         "uri": table.uri,
         "table_id": str(table.table_id),
         "primary_key": list(table.primary_key),
-        "sharding": plain(table.sharding),
+        "sharding": str(table.sharding),
         "streams": [_stream(one) for one in streams],
         "partitions": [
             {

@@ -15,7 +15,6 @@ from headgate.cli.options.text import full_text_of, full_text_option
 from headgate.cli.options.vectors import vector_option, vectors_of
 from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput, NotFound
-from headgate.records import plain
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.sharding import Sharding, by_partition
 from headgate.shards.vectors import Vector
@@ -166,7 +165,7 @@ def _described(table: Table) -> dict[str, Any]:
     return {
         "uri": table.uri,
         "table_id": str(table.table_id),
-        "sharding": plain(table.sharding),
+        "sharding": str(table.sharding),
         "primary_key": list(table.primary_key),
         "full_text": list(table.full_text),
         "vectors": plain_vectors(table),

@@ -19,7 +19,7 @@ Value = Mapping[str, Any]
 
 
 def status_tables(status: Value) -> RenderableType:
-    title = Text(f"{status['uri']}  ({', '.join(status['primary_key']) or 'no key'}, {status['sharding']['kind']})")
+    title = Text(f"{status['uri']}  ({', '.join(status['primary_key']) or 'no key'}, {status['sharding']})")
     parts: list[RenderableType] = [title, Text()]
     parts.append(_streams(status["streams"]) if status["streams"] else Text("No stream has written to it yet."))
     parts += [_cell(rewind_line(one["stream"], one["rewound"])) for one in status["streams"] if one["rewound"]]
@@ -40,8 +40,9 @@ def status_tables(status: Value) -> RenderableType:
     if status["batches"]:
         parts.append(batches_table(status["batches"]))
     caches = status["caches"]
-    held = ", ".join(f"{name} {nbytes:,}" for name, nbytes in caches["nbytes"].items() if nbytes) or "nothing"
-    parts.append(Text(f"Caches of this process, limit {caches['limit']:,} B: {held}"))
+    held = ", ".join(f"{name} {nbytes:,}" for name, nbytes in caches["nbytes"].items() if nbytes)
+    if held:
+        parts.append(Text(f"Caches of this process, limit {caches['limit']:,} B: {held}"))
     return Group(*parts)
 
 
