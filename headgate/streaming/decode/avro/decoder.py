@@ -1,13 +1,13 @@
 """Avro in the wire format of a schema registry: a zero byte, the id of the writer's schema in four, then the value.
 
-The writer's schema says what the bytes are, the table's columns what is wanted of it, by name: a field that the table
-does not have is passed over, a column that the writer does not have is null. A value that a column cannot hold exactly
-is a bad record, as are one that ends early or continues, and one whose schema the registry does not have or whose types
-can never be the table's. A registry that does not answer is Transient: Spark tries the task again.
+The writer's schema describes the bytes; the table's columns are read from it by name. Fields that the table does not
+have are skipped; columns that the writer does not have become null. A record is bad if a value does not fit its column
+exactly, if its bytes end early or are left over, or if the registry does not have its schema or the schema's types can
+never become the table's. If the registry does not answer, the task fails with Transient and Spark tries it again.
 
 | Avro | columns |
 |---|---|
-| boolean, int, long, float, double | the same; wider numbers; int and long also decimals; narrower ones where it fits |
+| boolean, int, long, float, double | the same; wider numbers; int and long also decimals; narrower ones if it fits |
 | string, enum | string |
 | bytes, fixed | binary |
 | decimal (bytes or fixed) | decimal128 that holds it |
@@ -15,8 +15,8 @@ can never be the table's. A registry that does not answer is Transient: Spark tr
 | array, map, record | list, map, struct |
 | union of null and one type | that type |
 
-All records of a schema are read side by side, column by column, without a loop over rows; see `avro_columns`.
-Logical types that are not here are read as what they stand on.
+All records of a schema are read side by side, column by column, without a loop over rows. Other logical
+types are read as the type below them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEADER = 5
 
 @dataclass(frozen=True)
 class WriterSchemas:
-    """The schemas of writers: from a registry, or given."""
+    """Writers' schemas by id: from a registry, or passed in."""
 
     registry: SchemaRegistry | None = None
     given: tuple[tuple[int, str], ...] = field(default=(), repr=False)
@@ -74,7 +74,7 @@ class WriterSchemas:
 
 @dataclass(frozen=True)
 class AvroDecoder:
-    """Decodes Avro records into the columns wanted."""
+    """Decodes Avro records into the columns of `schema`."""
 
     schema: pa.Schema
     schemas: WriterSchemas
@@ -82,13 +82,15 @@ class AvroDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         """The rows of the values. Raises Transient or PermissionDenied if the registry does not answer.
 
-        1. null values are tombstones; the header of the others says which schema they have.
-        2. the values of each schema are read side by side; what is wrong with one is said of that one.
+        1. Null values are tombstones; the header of each other value names its schema.
+        2. The values of each schema are read side by side; a bad value affects no other.
         """
         return _decoded(as_bytes(values), self.schema, self.schemas)
 
     def decode_keys(self, keys: pa.Array, schema: RowSchema) -> Decoded:
-        """Keys in the same wire format, records of the key columns or the bare value of one; others as everywhere."""
+        """Keys in the same wire format: a record of the key columns, or the bare value of the only one. Keys without
+        that header are decoded as for JSON.
+        """
         keys = as_bytes(keys)
         offsets, data = layout(keys)
         starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
