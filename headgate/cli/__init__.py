@@ -19,7 +19,6 @@ import click
 from headgate.cli.errors import INTERRUPTED, exit_code, exit_table, usage_error
 from headgate.cli.output import output_asked_for
 from headgate.connectors.extras import needs
-from headgate.connectors.lance.log import quiet_lance
 from headgate.errors import HeadgateError, nearest
 
 
@@ -113,7 +112,6 @@ class Root(LazyGroup):
         """
         arguments = list(sys.argv[1:] if args is None else args)
         options["standalone_mode"] = False
-        quiet_lance()
         try:
             code = super().main(arguments, *rest, **options)
         except click.exceptions.NoArgsIsHelpError as error:

@@ -23,7 +23,6 @@ from headgate.streaming.spark.session import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FAIR = {"spark.scheduler.mode": "FAIR"}
 SNAPSHOT_TASKS = "spark.databricks.delta.snapshotPartitions"
 """Tasks that Delta uses to read its log. The default of 50 is for clusters and takes a minute on one machine."""
 
@@ -34,14 +33,14 @@ def own_spark(
 ) -> Iterator[tuple[SparkSession, Path]]:
     """A Spark session that ends with the block, and its log, which is kept only after a failure.
 
-    It uses the fair scheduler, so that batches and maintenance share its cores; `settings` are added. `ready` is called
-    after the start. Raises JarsMissing, SparkFailed, MissingExtra.
+    `settings` are added to `local_session`'s. `ready` is called after the start. Raises JarsMissing, SparkFailed,
+    MissingExtra.
     """
     with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
         log_file = Path(log.name)
     quiet_py4j()
     try:
-        spark = local_session(cores, log_file=log_file, settings={**FAIR, **settings})
+        spark = local_session(cores, log_file=log_file, settings=settings)
         quiet_accumulators(spark)
         ready()
         try:

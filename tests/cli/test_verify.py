@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.spark.rewind import rewind
 from headgate.checkpoints.stream.checkpoint import stop_stream
+from headgate.cli.commands.verify import _in_short
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.sharding import by_partition
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.provenance import provenance_value
+from headgate.streaming.decode.provenance import Provenance, provenance_value
 from headgate.streaming.replay import replay_dead_letters
+from headgate.streaming.verify.history import CommittedRange, Era
 from headgate.table.create import create_table
 from headgate.table.table import Table
 from tests.cli.calls import Headgate
@@ -91,6 +95,23 @@ def test_every_row_once_holds_equal_rows_included(tmp_path: Path, send: Send, ve
     code, told = verify(table, topic)
     assert (code, told["holds"]) == (0, True)
     assert (told["records"], told["expected_rows"], told["rows"], told["dead_letters"]) == (5, 4, 4, 1)
+
+
+def test_a_range_fits_on_a_line_of_text() -> None:
+    json_rows, raw_rows = (Provenance(kind, RowSchema.of(COLUMNS), None) for kind in ("json", "raw"))
+    eras = [Era(0, 3, json_rows, False), Era(3, 5, raw_rows, True)]
+    plain = CommittedRange("s", "t", 0, 0, 5, True)
+    assert _in_short(plain.value(eras[:1])) == {
+        "stream": "s",
+        "topic": "t",
+        "partition": 0,
+        "from": 0,
+        "until": 5,
+        "decoded_by": "json",
+    }
+    unusual = _in_short(replace(plain, start_known=False, ended_by=7).value(eras))
+    assert (unusual["start_known"], unusual["ended_by_rewind"]) == (False, 7)
+    assert unusual["decoded_by"] == "json from 0, raw (assumed) from 3"
 
 
 def test_what_is_not_committed_yet_is_not_missed(tmp_path: Path, send: Send, verify: Any) -> None:

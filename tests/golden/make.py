@@ -29,7 +29,6 @@ from headgate.checkpoints.log.records import BatchRecord, WriteMode
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.spark.rewind import rewind
 from headgate.checkpoints.stream.driver import StreamDriver
-from headgate.connectors.lance.log import quiet_lance
 from headgate.records import FORMAT, release
 from headgate.shards.sharding import ByPartition
 from headgate.shards.wal.entry import SourceRange
@@ -246,7 +245,6 @@ def as_rows(model: dict[int, str]) -> list[list[Any]]:
 
 def main() -> None:
     """Write the archive and what it must show. Refuses to replace one."""
-    quiet_lance()
     name = f"tables-format-{FORMAT}"
     archive, told = HERE / f"{name}.tar.gz", HERE / f"{name}.json"
     if archive.exists():

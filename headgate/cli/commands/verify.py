@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from headgate.cli.errors import exit_code
 from headgate.cli.options.decoder import decoder_for, recorded_decoder_options
 from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option, table_argument
-from headgate.cli.output import Output, output_option
+from headgate.cli.output import Output, TextOutput, output_option
 from headgate.errors import DataLoss, InvalidInput
 from headgate.streaming.verify.verify import Verification
 from headgate.streaming.verify.verify import verify as check
@@ -64,9 +66,25 @@ def verify(
     report = check(
         table, servers=servers, topic=topics, decode=decode, registry_auth=registry_auth, kafka_options=kafka_options
     )
-    output.record(_title(report), report.to_dict())
+    value = report.to_dict()
+    if isinstance(output, TextOutput):
+        value["ranges"] = [_in_short(one) for one in value["ranges"]]
+    output.record(_title(report), value)
     unsure = report.may_be_expired or report.doubts
     click.get_current_context().exit(0 if report.holds else 1 if unsure else exit_code(DataLoss))
+
+
+def _in_short(ranges: dict[str, Any]) -> dict[str, Any]:
+    """A range as one line of a table: fields that say nothing unusual are left out."""
+    told = {name: ranges[name] for name in ("stream", "topic", "partition", "from", "until")}
+    if not ranges["start_known"]:
+        told["start_known"] = False
+    if ranges["ended_by_rewind"] is not None:
+        told["ended_by_rewind"] = ranges["ended_by_rewind"]
+    parts = ranges["decoded_by"]
+    names = [f"{part['decoder']}{' (assumed)' * part['assumed']}" for part in parts]
+    several = [f"{name} from {part['from']}" for name, part in zip(names, parts, strict=True)]
+    return {**told, "decoded_by": ", ".join(several if len(parts) > 1 else names)}
 
 
 def _title(report: Verification) -> str:

@@ -17,7 +17,6 @@ from headgate.checkpoints.jobs import compact
 from headgate.checkpoints.jobs.compact import CompactJob, CompactOutput, RunCompaction
 from headgate.connectors.lance.base import tidy as base_tidy
 from headgate.connectors.lance.base.tidy import MergePlan
-from headgate.connectors.lance.log import quiet_lance
 from headgate.errors import HeadgateError
 from headgate.shards.shard import TableHome
 from headgate.streaming.spark.jobs import run_pieces
@@ -72,7 +71,6 @@ def _checked(done: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _taken_in(pieces: tuple[CompactJob, ...], number: int) -> dict[str, Any]:
-    quiet_lance()
     return asdict(compact.take_in(pieces[number]))
 
 

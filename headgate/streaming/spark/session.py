@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,6 +121,8 @@ def local_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(threads),
+        # Batches and maintenance share the cores.
+        "spark.scheduler.mode": "FAIR",
         # Spark creates this folder as soon as SQL looks up a table; headgate stores nothing there.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "headgate-warehouse"),
         # Times in a table are instants; the machine's time zone must not matter.
@@ -128,7 +131,9 @@ def local_session(
     }
     conf = SparkConf().setAll(list(ours.items()))
     try:
-        with _printing_to(log_file):
+        with _printing_to(log_file), warnings.catch_warnings():
+            # The fork for the JVM runs nothing of Lance.
+            warnings.filterwarnings("ignore", "lance is not fork-safe")
             if SparkContext._gateway is None:
                 SparkContext._ensure_initialized(gateway=launch_gateway(conf, _Deaf()), conf=conf)  # type: ignore[no-untyped-call]
             session = SparkSession.builder.config(conf=conf).getOrCreate()

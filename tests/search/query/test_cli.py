@@ -101,16 +101,18 @@ def test_nothing_but_hits_is_printed_by_a_process_of_its_own(tmp_path: Path) -> 
     table = make_table(tmp_path / "t")
     lance.write_dataset(rows([(1, "red")]).cast(table.schema), table.uri, mode="append")
     table.build_index("note")
-    code = "from headgate.cli import main; main(prog_name='headgate')"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "search", table.uri, "red", "--output", "json"],
-        capture_output=True,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != "LANCE_LOG"},
-        check=True,
-    )
-    assert [hit["id"] for hit in json.loads(done.stdout)["hits"]] == [1]
-    assert done.stderr == ""
+    command = "from headgate.cli import main; main(prog_name='headgate')"
+    program = "import headgate, json, sys; hits = headgate.open_table(sys.argv[2]).search(sys.argv[3]).to_pylist()"
+    for code in (command, f"{program}; print(json.dumps({{'hits': hits}}))"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "search", table.uri, "red", "--output", "json"],
+            capture_output=True,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name != "LANCE_LOG"},
+            check=True,
+        )
+        assert [hit["id"] for hit in json.loads(done.stdout)["hits"]] == [1]
+        assert done.stderr == ""
 
 
 def test_a_value_that_json_does_not_know_is_told_as_text(tmp_path: Path) -> None:
