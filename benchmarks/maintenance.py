@@ -32,7 +32,6 @@ import structlog
 import headgate
 from benchmarks.report import output_option, show_all
 from headgate.checkpoints.jobs.policy import BasePolicy
-from headgate.connectors.lance.log import quiet_lance
 from headgate.shards.config import WriterConfig
 from headgate.table.create import create_table
 from headgate.table.table import Table
@@ -66,7 +65,6 @@ Row = dict[str, Any]
 @output_option
 def main(rows: int, base: str, batches: int, batch_rows: int, rounds: int, no_spark: bool, output: str) -> None:
     """Write amplification, cost by size, and batch times beside maintenance."""
-    quiet_lance()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
