@@ -41,7 +41,7 @@ class Chore:
 
 @dataclass(frozen=True)
 class Loop:
-    """The work of one thread. It ends when the query has ended and nothing is due."""
+    """The work of one thread. It ends when nothing is due and `is_active` says that nothing more comes."""
 
     chores: Sequence[Chore]
     """By priority: if two are due, the earlier one runs first."""

@@ -16,7 +16,7 @@ Promises:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -67,14 +67,22 @@ class Maintenance:
         self._board = board = Board(driver, state, report)
         self._shards = ShardUpkeep(driver, jobs, schedule, board)
         self._look = TableLook(driver, schedule, board, follows)
-        chores: dict[str, list[Chore]] = {"shards": [*self._shards.chores(), self._look.chore()]}
+        self._loops: list[Loop] = []
+        self._threads: list[threading.Thread] = []
+        flushing = self._add("shards", [*self._shards.chores(), self._look.chore()], is_active)
         if schedule.memtables:
-            chores["base"] = BaseUpkeep(driver, jobs, schedule, board).chores()
+            base = BaseUpkeep(driver, jobs, schedule, board).chores()
+            # A flush makes compactions due, also the last one, which may end after the query.
+            self._add("base", base, lambda: is_active() or flushing.is_alive())
         if jobs.collect is not None:
-            chores["garbage"] = GarbageUpkeep(jobs.collect, schedule, board).chores()
-        loops = {name: Loop(some, driver, board, is_active) for name, some in chores.items()}
-        self._loops = list(loops.values())
-        self._threads = [parallel.thread(name, loop) for name, loop in loops.items()]
+            self._add("garbage", GarbageUpkeep(jobs.collect, schedule, board).chores(), is_active)
+
+    def _add(self, name: str, chores: Sequence[Chore], is_active: Callable[[], bool]) -> threading.Thread:
+        loop = Loop(chores, self._driver, self._board, is_active)
+        thread = parallel.thread(name, loop)
+        self._loops.append(loop)
+        self._threads.append(thread)
+        return thread
 
     def start(self) -> Maintenance:
         self._board.see_ages()

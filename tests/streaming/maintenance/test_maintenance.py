@@ -411,6 +411,27 @@ def test_it_ends_with_the_query(table: Table, started: Started) -> None:
     until(lambda: not any(thread.is_alive() for thread in maintenance._threads), "the threads end")
 
 
+def test_what_the_last_flush_makes_due_is_done_before_the_threads_end(table: Table, started: Started) -> None:
+    driver, gate = open_stream(table), Gate()
+    active, asked = [True], Counter[str]()
+
+    def is_active() -> bool:
+        if not active[0]:
+            asked[threading.current_thread().name] += 1
+        return active[0]
+
+    plan = schedule(replace(EAGER, compact_sstables=1))
+    maintenance = started(driver, Jobs(gate.flush), plan, is_active=is_active)
+    batch(driver, maintenance, 0)
+    assert gate.reached.wait(PATIENCE)
+    active[0] = False
+    until(lambda: any("base" in name for name in asked), "the base's thread sees that the query has ended")
+    gate.open.set()
+    until(lambda: not any(thread.is_alive() for thread in maintenance._threads), "the threads end")
+    assert maintenance.state.sstables_compacted == 2
+    assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == rows_of(range(1))
+
+
 # -- delays ----------------------------------------------------------------------------------
 
 
