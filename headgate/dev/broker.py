@@ -97,7 +97,7 @@ class LocalBroker:
         Raises BrokerFailed with the end of the log, JarsMissing.
         """
         if self._process is not None:
-            raise InvalidInput("This broker was started before.", advice="stop it first, or use restart")
+            raise InvalidInput("This broker was started before.", advice="stop it first")
         guard = subprocess.Popen(["/bin/sh", "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
         self._guard = guard
         try:
@@ -139,11 +139,6 @@ class LocalBroker:
         if self._process is not None:
             self._process.kill()
         self._reap()
-
-    def restart(self, seconds: float = START_SECONDS) -> LocalBroker:
-        """Start again on the same port with the same data, after stop or kill or from running."""
-        self.stop()
-        return self.start(seconds)
 
     def __enter__(self) -> LocalBroker:
         return self.start()

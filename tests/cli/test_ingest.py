@@ -20,7 +20,6 @@ from confluent_kafka import Producer
 
 from headgate.checkpoints.spark.directory import default_checkpoint
 from headgate.cli.commands.ingest import _has_read
-from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
 from headgate.streaming.signals import ONE_STOP
@@ -28,6 +27,7 @@ from headgate.table.create import create_table
 from headgate.table.table import open_table
 from tests.cli.calls import Headgate, started
 from tests.support.disk import filled, small_disk
+from tests.support.groups import group_offsets
 from tests.support.registry import AUTH, serving, wire
 from tests.support.streams import COLUMNS, Record, Stream
 

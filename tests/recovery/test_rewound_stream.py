@@ -16,11 +16,11 @@ from click.testing import CliRunner
 
 import headgate
 from headgate.cli import main
-from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced
 from headgate.steps import watching
 from headgate.table.fsck import fsck
+from tests.support.groups import group_offsets
 from tests.support.runs import Stream, Topic, dead_places, make_table, row, scanned, until, wait
 from tests.support.services import MakeTopic
 

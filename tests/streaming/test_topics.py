@@ -18,11 +18,11 @@ from pyspark.sql import functions as f
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET, create_topic
 from headgate.streaming import setup
 from headgate.streaming.observe.group import KafkaProgress
+from tests.support.groups import group_offsets
 from tests.support.registry import AUTH, serving, wire
 from tests.support.runs import NOW, SCHEMA, Topic, until, wait
 

@@ -1,4 +1,4 @@
-"""Writes and reads the offsets of a consumer group without joining it: for lag tools, never for reading rows.
+"""Writes the offsets of a consumer group without joining it: for lag tools, never for reading rows.
 
 Kafka rejects the offsets if the group has active members; other clients are not disturbed. This uses a plain consumer:
 with the call of the admin client, the process died in a test that kills the broker, for unknown reasons.
@@ -15,9 +15,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from headgate.connectors.kafka.consumers import Lent, lend
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import HeadgateError, InvalidInput, PermissionDenied, Transient
-
-DEADLINE = 10.0
-"""Seconds for one answer of the group's coordinator."""
 
 _MEMBERS = (
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -47,20 +44,6 @@ def commit_group(config: ConsumerConfig, group: str, ends: Mapping[tuple[str, in
         except KafkaException as error:
             raise _group_error(error.args[0], lent, config, group) from None
         _check(done or (), lent, config, group)
-
-
-def group_offsets(
-    config: ConsumerConfig, group: str, partitions: Iterable[tuple[str, int]], *, deadline: float = DEADLINE
-) -> dict[tuple[str, int], int]:
-    """The group's offsets of these partitions, without those that have none. Raises as `commit_group` does."""
-    parts = [TopicPartition(topic, partition) for topic, partition in sorted(partitions)]
-    with lend(_of_group(config, group)) as lent:
-        try:
-            found = lent.consumer.committed(parts, timeout=deadline)
-        except KafkaException as error:
-            raise _group_error(error.args[0], lent, config, group) from None
-        _check(found, lent, config, group)
-    return {(part.topic, part.partition): part.offset for part in found if part.offset >= 0}
 
 
 def _of_group(config: ConsumerConfig, group: str) -> ConsumerConfig:

@@ -70,7 +70,7 @@ class TestLife:
             list(read_range(config, "survives", 0, 0, 100, deadline=1.0))
         with pytest.raises(Transient, match=r"127\.0\.0\.1"):
             offsets(config, "survives", deadline=0.5)
-        broker.restart()
+        broker.start()
         assert broker.port == port
         assert values_of(list(read_range(config, "survives", 0, 50, 100))) == numbered(50, 50)
 
