@@ -102,13 +102,13 @@ def test_canary_native_estimates_dot_products_wrongly_where_ivf_pq_has_several_s
     dataset = lance.dataset(table.uri)
     found = []
     for query in embeddings(30, 999):
-        wanted = {"column": "embedding", "q": query, "k": 10, "metric": "dot", "refine_factor": 10}
+        wanted = {"column": "embedding", "q": query, "k": 10, "metric": "dot", "refine_factor": 3}
         some = [
             dataset.scanner(columns=["id"], nearest={**wanted, "use_index": used}).to_table().column("id").to_pylist()
             for used in (True, False)
         ]
         found.append(len(set(some[0]) & set(some[1])) / 10)
-    assert np.mean(found) < 0.9
+    assert np.mean(found) < 0.8, "0.56 or so, and 1.0 where the index has one segment"
 
 
 def test_recall_over_base_sstables_and_tail_is_what_is_promised(tmp_path: Path) -> None:
