@@ -13,6 +13,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.lance.index import commit_segments, look_index
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.retry import Retry
@@ -21,6 +22,7 @@ from headgate.search.build.jobs import BuildJob, build
 from headgate.search.finalize.finalize import finalize
 from headgate.search.finalize.marker import read_segment
 from headgate.search.finalize.segment import MARKER, Built, IndexFolder, Segment, together
+from headgate.shards.outcomes import taken_by
 
 AT_ONCE = Retry(attempts=3, base=0)
 NO_RETRY = Retry(attempts=0)
@@ -100,6 +102,12 @@ def path_of(uri: str, index_id: uuid.UUID) -> Path:
 def files_in(path: Path) -> dict[str, int]:
     """Every file below, with its size."""
     return {str(one.relative_to(path)): one.stat().st_size for one in path.rglob("*") if one.is_file()}
+
+
+def makers_of_orphans(uri: str, used: Iterable[object]) -> set[str | None]:
+    """Who has won the outcomes of the segments that have files, without those that are used."""
+    folders = {path.name for path in (Path(uri) / "_indices").iterdir() if files_in(path)}
+    return {taken_by(open_store(uri), index_slots.outcome(name)) for name in folders - set(map(str, used))}
 
 
 def contents(path: Path) -> dict[str, bytes]:

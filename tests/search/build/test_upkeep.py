@@ -17,7 +17,6 @@ import pytest
 
 import headgate
 from headgate.checkpoints.jobs.policy import BasePolicy
-from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.lance.index import look_index
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError, InvalidInput, Transient
@@ -26,7 +25,6 @@ from headgate.search.build.jobs import in_process
 from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import index_base, neglected
 from headgate.shards.home.home import home_at
-from headgate.shards.outcomes import taken_by
 from headgate.steps import watching
 from headgate.table.table import Table
 from tests.support.datasets import LanceFaultyStore
@@ -40,6 +38,7 @@ from tests.support.indexes import (
     coverage,
     files_in,
     fragments_of,
+    makers_of_orphans,
     reference,
     texts,
 )
@@ -139,10 +138,8 @@ def test_a_crash_after_every_store_operation_of_indexing_then_again_gives_the_sa
         table.compact(policy=replace(EAGER, keep_versions=timedelta(0)))
         check(table, expected, hits)
         table.collect_garbage(min_age=timedelta(0), apply=True)
-        folders = {path.name for path in (Path(table.uri) / "_indices").iterdir() if files_in(path)}
         segments = look_index(table.home.store, "note", NAME).segments
-        left = folders - {str(one.index_id) for one in segments}
-        makers = {taken_by(table.home.store, index_slots.outcome(name)) for name in left}
+        makers = makers_of_orphans(table.uri, (one.index_id for one in segments))
         assert makers <= {"maker"}, "no orphan is left, but where its maker had won and may still commit it"
         check(table, expected, hits)
         shutil.rmtree(table.uri)

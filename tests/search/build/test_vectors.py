@@ -22,7 +22,6 @@ import pytest
 import headgate
 from headgate import parallel
 from headgate.checkpoints.jobs.policy import BasePolicy
-from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.lance import vectors as native
 from headgate.connectors.lance.index import IndexLook
 from headgate.connectors.objects import open_store
@@ -32,13 +31,12 @@ from headgate.search.build.commit import COMMIT_STEPS
 from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import index_base, neglected
 from headgate.search.build.vectors import VectorKind
-from headgate.shards.outcomes import taken_by
 from headgate.shards.vectors import IndexKind, Metric
 from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
 from tests.support.datasets import LanceFaultyStore
-from tests.support.indexes import files_in
+from tests.support.indexes import files_in, makers_of_orphans
 from tests.support.stores import Crash
 from tests.support.vectors import DIMENSION, append, embeddings, make, recall, rows, schema_of
 
@@ -257,9 +255,7 @@ def test_a_crash_after_every_store_operation_of_indexing_then_again_gives_the_sa
             table.compact(policy=replace(EAGER, keep_versions=timedelta(0)))
         assert covered(table) == sorted(seen(table).fragments)
         table.collect_garbage(min_age=timedelta(0), apply=True)
-        folders = {path.name for path in (Path(table.uri) / "_indices").iterdir() if files_in(path)}
-        left = folders - {str(one.index_id) for one in seen(table).segments}
-        makers = {taken_by(table.home.store, index_slots.outcome(name)) for name in left}
+        makers = makers_of_orphans(table.uri, (one.index_id for one in seen(table).segments))
         assert makers <= {"maker"}, "no orphan is left, but where its maker had won and may still commit it"
         assert ids(table) == expected
         assert recall(table, 5) >= 0.9

@@ -14,7 +14,6 @@ import lance
 import pytest
 
 import headgate
-from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError
 from headgate.search.build.build import BUILD_STEPS, build_index
@@ -23,7 +22,6 @@ from headgate.search.build.plan import Limits
 from headgate.search.finalize.finalize import FINALIZE_STEPS, finalize
 from headgate.search.finalize.gather import GATHER_STEPS, gather
 from headgate.search.finalize.segment import MARKER, Segment
-from headgate.shards.outcomes import taken_by
 from headgate.steps import watching
 from tests.support.datasets import LanceFaultyStore
 from tests.support.indexes import (
@@ -37,6 +35,7 @@ from tests.support.indexes import (
     fragments_of,
     job,
     make_base,
+    makers_of_orphans,
     path_of,
     reference,
     texts,
@@ -150,8 +149,7 @@ def test_a_crash_after_every_operation_of_build_and_commit_ends_in_one_index_wit
         # Versions of before are held by nothing; their empty index and what the crash left go.
         lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=False)
         headgate.open_table(uri).collect_garbage(min_age=timedelta(0), apply=True)
-        folders = {path.name for path in (Path(uri) / "_indices").iterdir() if files_in(path)}
-        orphans = {taken_by(open_store(uri), index_slots.outcome(name)) for name in folders - used(uri)}
+        orphans = makers_of_orphans(uri, used(uri))
         assert orphans <= {"maker"}, "and no orphan, but where its maker had won and may still commit it"
         assert answers(uri) == expected
     assert number > 35, "the crashes did not reach the whole way"
