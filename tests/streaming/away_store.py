@@ -45,11 +45,11 @@ class AwayStore(LocalStore):
         super().__init__(uri)
         self._tries = tries
 
-    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+    def put_next(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """As the store does, or Transient."""
         if "/wal/" in key:
             self._tries.fail()
-        super().put_if_absent(key, data)
+        super().put_next(key, data)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ class Standing(ObjectStore):
         # What was sent to another process is a task's.
         self.in_task = True
 
-    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+    def put_next(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """As the store does, and then perhaps nothing more."""
-        super().put_if_absent(key, data)  # type: ignore[safe-super]
+        super().put_next(key, data)
         if self.in_task and "/wal/" in key:
             try:
                 self.armed.rename(self.armed.with_name("reached"))
