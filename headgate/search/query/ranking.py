@@ -4,6 +4,7 @@ Promises:
 1. Hits and scores are those of one native index over exactly the visible documents: hidden ones are neither found nor
    counted in the statistics.
 2. The cost depends on the posting lists of the query's words and the hidden documents, not on the size of the parts.
+3. With a limit, documents that cannot be among the best are not scored: each word's best documents bound all others.
 
 On numpy arrays in native's own 32-bit arithmetic. Words at the same position are alternatives.
 """
@@ -36,6 +37,12 @@ K1, B = np.float32(1.2), np.float32(0.75)
 
 _STRIPE = 64
 """Scores per stripe; the best of each stripe gives a lower bound for the hits."""
+
+_TOP = 128
+"""The best documents of a word that are known in advance. For a higher limit every document is scored."""
+
+_SLACK = 1 - 1e-5
+"""Bounds are lowered by this much: sums of 32-bit scores depend on their order."""
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
 
@@ -169,10 +176,24 @@ class Weighted:
 
     docs: Numbers
     added: Scores
+    top: npt.NDArray[np.int64]
+    """The places of those to which it adds most, in no order."""
+    most: float
+
+    @classmethod
+    def of(cls, docs: Numbers, added: Scores) -> Weighted:
+        return cls(docs, added, _best_places(added, _TOP), float(added.max(initial=0)))
+
+    def at(self, docs: Numbers) -> Scores:
+        """What the word adds to each of these documents."""
+        if not len(self.docs):
+            return np.zeros(len(docs), np.float32)
+        places = np.minimum(np.searchsorted(self.docs, docs), len(self.docs) - 1)
+        return np.where(self.docs[places] == docs, self.added[places], np.float32(0))
 
 
 _weighted: Cache[tuple[Weighted, ...]] = Cache(
-    "word_weights", lambda found: 100 + sum(int(one.docs.nbytes + one.added.nbytes) for one in found)
+    "word_weights", lambda found: 100 + sum(int(one.docs.nbytes + one.added.nbytes) + 1_200 for one in found)
 )
 
 
@@ -198,7 +219,7 @@ class Corpus:
         statistics, made = Statistics(self._documents, self._tokens, having), {}
         for word in words:
             pairs = [(part.partition, found[word]) for part, found in zip(self.parts, postings, strict=True)]
-            made[word] = tuple(Weighted(one.docs, _added(part, one, word, statistics)) for part, one in pairs)
+            made[word] = tuple(Weighted.of(one.docs, _added(part, one, word, statistics)) for part, one in pairs)
             _weighted.put((self._serial, word), made[word])
         return made
 
@@ -206,8 +227,8 @@ class Corpus:
 _serials = itertools.count()
 
 
-def rank(corpus: Corpus, words: Sequence[Word], match: Match) -> Ranking:
-    """Score every matching document:
+def rank(corpus: Corpus, words: Sequence[Word], match: Match, limit: int | None = None) -> Ranking:
+    """Score every matching document; with a limit, at least those that may be among the best so many.
 
     1. in each part, find the visible documents of each word.
     2. compute the statistics over all parts.
@@ -215,14 +236,65 @@ def rank(corpus: Corpus, words: Sequence[Word], match: Match) -> Ranking:
     """
     wanted = Counter(word.text for word in words)
     weighted = corpus.weighted(list(wanted))
+    own = [{word: weighted[word][number] for word in wanted} for number in range(len(corpus.parts))]
+    bounds = _bounds(own, wanted, limit) if match == "any" and limit is not None and limit <= _TOP else None
     ranked = []
-    for number, part in enumerate(corpus.parts):
-        found = {word: weighted[word][number] for word in wanted}
-        scored = _scored(part.partition, found, wanted)
+    for part, found in zip(corpus.parts, own, strict=True):
         if match != "any":
-            scored = scored.take(np.isin(scored.docs, _matching(part.partition, found, words, match)))
-        ranked.append(scored)
+            docs = _matching(part.partition, found, words, match)
+            ranked.append(Found(part.partition, docs, _scores_of(docs, found, wanted)))
+        else:
+            ranked.append(_bounded(part.partition, found, wanted, bounds) or _scored(part.partition, found, wanted))
     return Ranking(ranked)
+
+
+def _bounds(parts: Sequence[Mapping[str, Weighted]], wanted: Mapping[str, int], limit: int) -> dict[str, float] | None:
+    """Words of which each of the best documents has one, with the least that the word adds to such a document. None if
+    there are too few documents to tell.
+
+    1. score the documents that are best by a single word: the last of the best of these has the least score to reach.
+    2. leave out words that cannot reach it together. A document of the others reaches it only if the word adds what
+       all others together lack.
+    """
+    known = [_scores_of(np.unique(_tops(found)), found, wanted) for found in parts]
+    scores = np.concatenate([np.zeros(0, np.float32), *known])
+    if len(scores) < limit:
+        return None
+    least = float(np.partition(scores, -limit)[-limit]) * _SLACK
+    most = {word: times * max((found[word].most for found in parts), default=0.0) for word, times in wanted.items()}
+    total, left_out = sum(most.values()), 0.0
+    bounds = {}
+    for word in sorted(most, key=most.__getitem__):
+        left_out += most[word]
+        if left_out >= least:
+            bounds[word] = (least - (total - most[word])) / wanted[word]
+    return bounds
+
+
+def _tops(found: Mapping[str, Weighted]) -> Numbers:
+    return np.concatenate([np.zeros(0, np.uint32), *(one.docs[one.top] for one in found.values())])
+
+
+def _bounded(
+    partition: Partition, found: Mapping[str, Weighted], wanted: Mapping[str, int], bounds: Mapping[str, float] | None
+) -> Found | None:
+    """The documents of these words that one of them adds enough to. None if that is hardly faster than to score all."""
+    if bounds is None:
+        return None
+    docs = [found[word].docs[found[word].added >= bound] for word, bound in bounds.items()]
+    if _is_dense(sum(map(len, docs)), len(partition.rows)):
+        return None
+    having = _union(docs)
+    return Found(partition, having, _scores_of(having, found, wanted))
+
+
+def _scores_of(docs: Numbers, found: Mapping[str, Weighted], wanted: Mapping[str, int]) -> Scores:
+    scores = np.zeros(len(docs), np.float32)
+    for word, times in wanted.items():
+        added = found[word].at(docs)
+        for _ in range(times):
+            scores += added
+    return scores
 
 
 def _scored(partition: Partition, found: Mapping[str, Weighted], wanted: Mapping[str, int]) -> Found:

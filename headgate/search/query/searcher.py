@@ -100,7 +100,8 @@ class Searcher:
         if prepared.only_base and prepared.base.exact and filter is None:
             found = full_text.best_matches(prepared.base.dataset, text, column, match, result.names, k)
             return _as(result, found, found.column(SCORE))
-        hits = self._ranked(prepared, text, match, filter, k)[1]
+        ranking = self._rank(prepared, text, match, k if filter is None else None)
+        hits = self._best(prepared, ranking, filter, k)
         if not len(hits):
             return _as(result, result.empty_table(), pa.array([], pa.float32()))
         found = rows_of(prepared.parts, hits, result.names or [column])
@@ -112,14 +113,15 @@ class Searcher:
         """The parts, all matching rows without regard to the filter, and the k best that pass it."""
         prepared = self._prepare(column)
         check_match(prepared.base.column, match, k)
-        return prepared.parts, *self._ranked(prepared, text, match, filter, k)
+        ranking = self._rank(prepared, text, match)
+        return prepared.parts, ranking, self._best(prepared, ranking, filter, k)
 
-    def _ranked(
-        self, prepared: _Prepared, text: str, match: Match, filter: Filter | None, k: int
-    ) -> tuple[Ranking, Hits]:
+    def _rank(self, prepared: _Prepared, text: str, match: Match, limit: int | None = None) -> Ranking:
         words = full_text.query_words(text, prepared.base.column.parameters)
-        ranking = rank(prepared.corpus, words, match)
-        return ranking, ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
+        return rank(prepared.corpus, words, match, limit)
+
+    def _best(self, prepared: _Prepared, ranking: Ranking, filter: Filter | None, k: int) -> Hits:
+        return ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
 
     def only_column(self) -> str:
         """The only column with a full-text index. Raises InvalidInput if there are none or several."""

@@ -84,6 +84,35 @@ def test_what_a_word_adds_is_computed_once_an_instant() -> None:
     assert later.weighted(["a"])["a"][0].added[0] > first["a"][0].added[0], "a is rarer where there are more documents"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_with_a_limit_the_best_have_the_scores_that_they_have_without_one(seed: int) -> None:
+    """Replay with the seed in the name of the test."""
+    chance = random.Random(seed)
+    letters, weights = "abcdefgh", [1 / (4**place) for place in range(8)]
+    parts = []
+    for number in range(chance.randint(1, 4)):
+        size = chance.choice([3, 200, 5_000])
+        texts = [" ".join(chance.choices(letters, weights, k=chance.randint(1, 9))) for _ in range(size)]
+        hidden = chance.sample(range(size), chance.choice([0, size // 2]))
+        parts.append(_part(texts, sorted(hidden), first=10_000 * number))
+    corpus = Corpus(parts)
+    for words in (["a"], ["a", "h"], ["h", "g"], ["a", "b"], ["b", "e", "b"], ["z", "c"], ["a", "d", "f", "h"]):
+        hits = rank(corpus, _words(" ".join(words)), "any").best(100_000)
+        scores = dict(zip(hits.rows.tolist(), hits.scores.tolist(), strict=True))
+        for limit in (1, 10, 128, 129):
+            best = rank(corpus, _words(" ".join(words)), "any", limit).best(limit)
+            assert best.scores.tolist() == hits.scores.tolist()[:limit], (words, limit)
+            assert [scores[row] for row in best.rows.tolist()] == best.scores.tolist()
+            assert len(set(best.rows.tolist())) == len(best)
+
+
+def test_a_limit_spares_the_documents_that_cannot_be_among_the_best() -> None:
+    corpus = Corpus([_part(["a b"] * 20 + ["a"] * 20_000, [])])
+    ranking = rank(corpus, _words("a b"), "any", 10)
+    assert len(ranking) == 20
+    assert ranking.best(10).rows.tolist() == rank(corpus, _words("a b"), "any").best(10).rows.tolist()
+
+
 def test_nothing_is_found_where_nothing_counts() -> None:
     assert len(rank(Corpus([]), _words("a"), "any").best(3)) == 0
     assert len(rank(Corpus([_part(["a b"], [0])]), _words("a"), "any").best(3)) == 0
