@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.caches import Cache
 from headgate.connectors.lance import rows as row_ids
 from headgate.connectors.lance.filters import Filter, applying, filtered
@@ -143,19 +144,27 @@ def part_of(partition: Partition, source: Source, hidden: RowIds) -> TextPart:
 
 def rows_of(parts: Sequence[TextPart], hits: Hits, columns: Sequence[str]) -> pa.Table:
     """The values of the hits, in their order."""
-    return rows_from([part.source for part in parts], hits.parts, hits.rows, columns)
+    sources = {id(part.source): part.source for part in parts}
+    numbers = {source: number for number, source in enumerate(sources)}
+    of_parts = np.array([numbers[id(part.source)] for part in parts], np.int64)
+    return rows_from(list(sources.values()), of_parts[hits.parts], hits.rows, columns)
 
 
 def rows_from(
     sources: Sequence[Source], numbers: npt.NDArray[np.int64], rows: RowIds, columns: Sequence[str]
 ) -> pa.Table:
-    """The values of rows, in their order; `numbers` has the index of each row's source."""
-    found, places = [], []
-    for number in np.unique(numbers):
-        here = np.flatnonzero(numbers == number)
-        found.append(plain(sources[number].take(rows[here], columns)))
-        places.append(here)
-    return pa.concat_tables(found).take(pa.array(np.argsort(np.concatenate(places))))
+    """The values of rows, in their order; `numbers` has the index of each row's source. Sources are asked side by
+    side.
+    """
+    places = [np.flatnonzero(numbers == number) for number in range(len(sources))]
+    asked = [number for number, here in enumerate(places) if len(here)]
+
+    def take(number: int) -> pa.Table:
+        return plain(sources[number].take(rows[places[number]], columns))
+
+    found = parallel.each("rows", take, asked)
+    order = np.argsort(np.concatenate([places[number] for number in asked]))
+    return pa.concat_tables(found).take(pa.array(order))
 
 
 def check_match(column: TextColumn, match: str, k: int) -> None:
