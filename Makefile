@@ -8,7 +8,7 @@ export HEADGATE_CACHE
 
 BIN := .venv/bin
 BENCHES := objects wal_write wal_replay wal_requests open_replay stream_open decode stream freshness maintenance vector \
-	read search search_query round_trips console
+	read scale search search_query round_trips console
 BENCH ?= $(BENCHES)
 # The promise lives in these rooms, so this much of their branches must be tested.
 GATED := headgate/shards/*,headgate/checkpoints/*
