@@ -272,6 +272,22 @@ def test_the_phases_of_a_batch_lie_in_its_bar(tmp_path: Path) -> None:
     assert seen.errors == []
 
 
+def test_a_hidden_page_holds_no_connection_and_is_current_when_it_is_seen_again(lake: Path) -> None:
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    with console_of(lake) as console, browser() as context, opened(context) as (page, seen):
+        page.goto(f"{console.url}t/orders/stream")
+        page.wait_for_selector("#live[data-state=on]")
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/events")):
+            page.evaluate(hide, True)
+        with page.expect_request("**/events"), page.expect_response("**/t/orders/stream"):
+            page.evaluate(hide, False)
+        page.wait_for_selector("#live[data-state=on]")
+    assert seen.errors == []
+
+
 def test_rows_and_the_chosen_tab_are_seen_on_a_narrow_page(lake: Path) -> None:
     with console_of(lake) as console, browser(390, 860) as context, opened(context) as (page, _):
         page.goto(f"{console.url}t/orders/rows")
