@@ -5,7 +5,10 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import duckdb
 import lance
+import pandas
+import polars
 import pyarrow as pa
 import pytest
 
@@ -207,3 +210,17 @@ def test_a_stream_s_shards_are_its_own(tmp_path: Path) -> None:
     assert _epochs(table) == {"bucket-00001": 1}
     table.upsert(rows.slice(0, 1))
     table.close()
+
+
+def test_upsert_takes_the_frames_that_other_libraries_export(tmp_path: Path) -> None:
+    columns = "id bigint not null, note string"
+    with create_table(tmp_path / "t", columns, primary_key="id") as table:
+        table.upsert(polars.DataFrame({"id": [1, 2], "note": ["a", None]}))
+        table.upsert(duckdb.sql("select 3::bigint id, 'c' note"))
+        table.upsert(pandas.DataFrame({"id": [4], "note": ["d"]}))
+        table.upsert(table)
+        assert table.to_arrow().sort_by("id").column("note").to_pylist() == ["a", None, "c", "d"]
+        with pytest.raises(InvalidInput, match="from_pylist"):
+            table.upsert([{"id": 5}])
+        with pytest.raises(InvalidInput, match="must be int64"):
+            table.upsert(polars.DataFrame({"id": ["5"]}))

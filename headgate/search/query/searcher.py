@@ -128,9 +128,10 @@ class Searcher:
         known = sorted({index.column for index in datasets.text_indexes(self._view.base.dataset)})
         if len(known) != 1:
             uri = self._view.home.uri
-            what = f"The table has {len(known)} columns with a full-text index, so the search must name one."
-            advice = "name one" if known else f"build one first: headgate index build {uri} --column NAME"
-            raise InvalidInput(what, table=uri, known=known or None, advice=advice)
+            what = f"The table has {len(known) or 'no'} columns with a full-text index."
+            build = f"build one first: headgate index build {uri} --column NAME"
+            advice = f"name one of them as column: {known}" if known else build
+            raise InvalidInput(what, table=uri, advice=advice)
         return known[0]
 
     def marker(self, text: str, column: str) -> Marker:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +32,14 @@ RESERVED_METADATA = frozenset(
 _RESERVED_PREFIX = b"mem_wal_target_"
 """Prefix of five more of native's keys, for tables with blobs."""
 
-Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]"
+
+class ArrowStream(Protocol):
+    """What Polars, DuckDB, pandas and others export: rows as a stream of Arrow batches."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch] | ArrowStream"
 """The rows that a put accepts."""
 
 
@@ -83,14 +90,14 @@ class RowSchema:
         Columns may come in any order; a nullable one that is missing becomes null. Raises InvalidInput for an unknown
         column, a different type, or a null in a key.
         """
-        return [self._stored(batch, deleted=False) for batch in as_batches(rows) if batch.num_rows]
+        return [self._stored(batch, deleted=False) for batch in self._given(rows) if batch.num_rows]
 
     def stored_deletes(self, keys: Rows) -> list[pa.RecordBatch]:
         """Tombstones for the keys: key columns set, the rest null."""
         if not self.primary_key:
             raise InvalidInput("This table has no primary key, so rows cannot be deleted by key.")
         batches = []
-        for batch in as_batches(keys):
+        for batch in self._given(keys):
             extra = [name for name in batch.schema.names if name not in self.primary_key]
             if extra or set(batch.schema.names) != set(self.primary_key):
                 raise InvalidInput(f"A delete must have exactly the key columns {list(self.primary_key)}.")
@@ -110,6 +117,11 @@ class RowSchema:
         indexes[-1] = batch.schema.get_field_index(TOMBSTONE)
         columns = [_adopted_column(batch, i, field) for i, field in zip(indexes, self.storage, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self.storage)
+
+    def _given(self, rows: Rows) -> Iterable[pa.RecordBatch]:
+        """Batches to store. A frame of another library may lay out its texts in another way."""
+        batches = as_batches(rows)
+        return batches if isinstance(batches, Sequence) else (_in_layout(batch, self.logical) for batch in batches)
 
     def _stored(self, batch: pa.RecordBatch, *, deleted: bool) -> pa.RecordBatch:
         names = batch.schema.names
@@ -163,7 +175,31 @@ def as_batches(rows: Rows) -> Iterable[pa.RecordBatch]:
         return batches
     if isinstance(rows, Sequence) and all(isinstance(batch, pa.RecordBatch) for batch in rows):
         return rows
-    raise InvalidInput(f"rows must be a pyarrow RecordBatch, a Table or a list of batches, got {type(rows).__name__}.")
+    if hasattr(rows, "__arrow_c_stream__"):
+        reader: Iterable[pa.RecordBatch] = pa.RecordBatchReader.from_stream(rows)
+        return reader
+    raise InvalidInput(
+        f"rows must be a pyarrow Table or RecordBatch, a list of batches, or a frame of Polars, DuckDB or pandas, "
+        f"got {type(rows).__name__}.",
+        advice="make a list of dicts a table with pa.Table.from_pylist(rows, schema=table.schema); nothing was written",
+    )
+
+
+_SAME_VALUES = (
+    (pa.string(), pa.large_string(), pa.string_view()),
+    (pa.binary(), pa.large_binary(), pa.binary_view()),
+)
+"""Types that hold the same values in another layout: Polars and DuckDB have others than most tables."""
+
+
+def _in_layout(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    fields = []
+    for field in batch.schema:
+        index = schema.get_field_index(field.name)
+        kind = field.type if index < 0 else schema.field(index).type
+        is_same = any(field.type in group and kind in group for group in _SAME_VALUES)
+        fields.append(pa.field(field.name, kind if is_same else field.type))
+    return batch.cast(pa.schema(fields))
 
 
 def _checked(column: pa.Array, name: str, kind: pa.DataType, *, required: bool) -> pa.Array:

@@ -223,7 +223,7 @@ def test_a_column_is_named_where_none_or_several_are_indexed(tmp_path: Path) -> 
     two = pa.schema([*SCHEMA, pa.field("more", pa.string())])
     with pytest.raises(InvalidInput, match="2 columns"):
         create_table(str(tmp_path / "two"), two, primary_key="id", full_text=["note", "more"]).search("red")
-    with pytest.raises(InvalidInput, match="0 columns"):
+    with pytest.raises(InvalidInput, match="no columns"):
         create_table(str(tmp_path / "none"), two, primary_key="id").search("red")
 
 

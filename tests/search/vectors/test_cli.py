@@ -73,7 +73,7 @@ def test_failures_are_one_sentence_and_a_next_step(table: Table, tmp_path: Path)
         (["--vector", "near"], "not a valid vector"),
         (["--vector", "[1]"], "vectors of 2 numbers"),
         ([], "Give TEXT, --vector"),
-        (["late", "--vector", "[0, 0]"], "0 columns with a full-text index"),
+        (["late", "--vector", "[0, 0]"], "no columns with a full-text index"),
     ):
         done = _call(table.uri, *arguments)
         assert (done.exit_code, said in done.stderr, "Next:" in done.stderr) == (2, True, True), done.stderr
