@@ -137,9 +137,10 @@ def replay_dead_letters(
     opened = state.head.opened
     assert opened is not None, "a stream with dead letters was opened"
     query_id = f"{REPLAY}{uuid.uuid4()}"
-    free_of_batches(table.home, table.shard_ids())
+    free = partial(free_of_batches, table.home, table.shard_ids(), run_here)
+    free(())
     described = provenance_value(decode, table.home.schema, changed=False)
-    driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described)
+    driver = StreamDriver.open(table.home, stream, query_id, opened.shards, free=free, decoder=described)
     _check_columns(table)
     done = ReplayReport(stream, applied=True, present=looked.present)
     ends = {log: ReplayProgress.of(text) for log, text in driver.head.opaque_ends.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,7 @@ class Run:
             setup.query_id,
             shard_names(setup.table.sharding, batch.sources),
             accept=partial(_accept, setup, batch),
+            free=partial(_free, setup),
             decoder=provenance_value(setup.decoder, setup.table.home.schema, changed=not batch.bare),
         )
         return cls(setup, driver, reporting)
@@ -333,7 +334,11 @@ class Run:
 def _accept(setup: Setup, batch: MicroBatch, head: Head) -> None:
     """Called right before the claims: check the batch, and release shards that batch writes hold."""
     _decision(setup, setup.table, batch, head)
-    free_of_batches(setup.table.home, setup.table.shard_ids(), partial(flush, setup.session))
+    _free(setup)
+
+
+def _free(setup: Setup, found: Iterable[str] = ()) -> None:
+    free_of_batches(setup.table.home, setup.table.shard_ids(), partial(flush, setup.session), found)
 
 
 def _decision(setup: Setup, table: Table, batch: MicroBatch, head: Head) -> Skip | Write:

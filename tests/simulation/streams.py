@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -69,9 +69,7 @@ class SparkCheckpoint:
         ends = self.ends()
         sizes = [(partition, chance.choice((0, 1, 2))) for partition in range(partitions)]
         ranges = tuple(
-            SourceRange(TOPIC, partition, start, start + size)
-            for partition, size in sizes
-            if (start := ends.get(partition, 0)) or size
+            SourceRange(TOPIC, partition, start := ends.get(partition, 0), start + size) for partition, size in sizes
         )
         self.offsets[last + 1] = ranges
         return last + 1, ranges
@@ -114,10 +112,10 @@ def driver(world: World, chance: random.Random) -> None:
 def open_stream(world: World, here: Place, shards: Sequence[str]) -> StreamDriver:
     """As a stream starts: what batch writes hold is let go of first."""
 
-    def accept(head: object) -> None:
-        free_of_batches(here.home, world.shard_ids(here), run_here)
+    def free(found: Iterable[str] = ()) -> None:
+        free_of_batches(here.home, world.shard_ids(here), run_here, found)
 
-    return StreamDriver.open(here.home, STREAM, world.spark.query, shards, accept=accept)
+    return StreamDriver.open(here.home, STREAM, world.spark.query, shards, accept=lambda head: free(), free=free)
 
 
 class Run:

@@ -70,13 +70,16 @@ def held_by_batches(home: TableHome) -> list[str]:
     return [name for name, one in zip(claims, manifests, strict=True) if one is not None and one.owner == BATCH_STREAM]
 
 
-def free_of_batches(home: TableHome, shard_ids: Iterable[UUID], run: RunJobs = run_here) -> list[str]:
+def free_of_batches(
+    home: TableHome, shard_ids: Iterable[UUID], run: RunJobs = run_here, found: Iterable[str] = ()
+) -> list[str]:
     """Let go of what batch writes hold, for a stream that starts. THIS FENCES A JOB THAT STILL RUNS. Returns the
     shards.
 
+    `found` are shards whose manifests say so: a job that died between its claims and its open record is in no log.
     Idempotent. Raises as `stop_stream` does.
     """
-    if held := held_by_batches(home):
+    if held := sorted({*held_by_batches(home), *found}):
         driver = StreamDriver.open(home, BATCH_STREAM, f"release-{uuid.uuid4()}", held)
         let_go(driver, shard_ids, run)
     return held

@@ -8,6 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from headgate import parallel
+from headgate.checkpoints.log.names import BATCH_STREAM
 from headgate.checkpoints.log.records import ShardClaim
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.manifest.decisions import claim_stands
@@ -20,28 +21,37 @@ R = TypeVar("R")
 
 
 def check_owners(
-    home: TableHome, stream: str, names: Iterable[str], known: Mapping[str, Manifest] = MappingProxyType({})
+    home: TableHome,
+    stream: str,
+    names: Iterable[str],
+    known: Mapping[str, Manifest] = MappingProxyType({}),
+    free: Callable[[list[str]], object] = lambda held: None,
 ) -> dict[str, Manifest | None]:
     """Refuse another stream's shard before any shard is claimed. The claims refuse it as well, but not all at once.
 
-    Returns the manifests as they were read, for the claims; `known` are manifests that were read before.
+    Returns the manifests as they were read, for the claims; `known` are manifests that were read before. `free` is
+    called with the shards that batch writes hold, which are then read again.
     """
 
-    def check(name: str) -> Manifest | None:
-        shard = home.shard(name)
-        stored = shard.manifests.latest(known.get(name))
+    def latest(name: str) -> Manifest | None:
+        return home.shard(name).manifests.latest(known.get(name))
+
+    names = list(names)
+    read = dict(zip(names, of_shards(home, latest, names), strict=True))
+    held = [name for name, stored in read.items() if stored is not None and stored.owner == BATCH_STREAM != stream]
+    if held:
+        free(held)
+        read |= zip(held, of_shards(home, latest, held), strict=True)
+    for name, stored in read.items():
         if stored is not None and stored.owner not in (None, stream):
             raise InvalidInput(
                 f"Shard {name!r} belongs to stream {stored.owner!r} but stream {stream!r} opened it.",
-                **shard.where(),
+                **home.shard(name).where(),
                 stored_epoch=stored.epoch,
                 advice=f"write with stream {stored.owner!r}, or release the shard first (`headgate shard release TABLE "
                 f"--stream {stored.owner} --forget-owner --apply`); nothing was written",
             )
-        return stored
-
-    names = list(names)
-    return dict(zip(names, of_shards(home, check, names), strict=True))
+    return read
 
 
 def claim_all(

@@ -51,6 +51,7 @@ class StreamDriver(StreamShards):
         shards: Iterable[str],
         *,
         accept: Callable[[Head], object] = lambda head: None,
+        free: Callable[[list[str]], object] = lambda held: None,
         decoder: Mapping[str, Any] | None = None,
     ) -> StreamDriver:
         """Take over the stream. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
@@ -58,8 +59,8 @@ class StreamDriver(StreamShards):
         `decoder` says how its batches will become rows, for the open record; None if it commits none.
 
         1. read the log: the stream's head, and the shards it has had. `accept` may refuse by raising, and a shard of
-           another stream is refused as well: nothing was written yet. Then, on local disk, what a power cut left of the
-           base's newest versions is set aside (R21).
+           another stream is refused as well: nothing was written yet. `free` lets go of shards that batch writes hold.
+           Then, on local disk, what a power cut left of the base's newest versions is set aside (R21).
         2. claim and barrier every shard, in parallel.
         3. put the open record at the log's next sequence: from here no predecessor commits.
         4. re-read every manifest: each claim still stands and its barrier lies above replay_after.
@@ -73,7 +74,7 @@ class StreamDriver(StreamShards):
         head = state.head
         accept(head)
         names = _distinct(home, {*shards, *(head.opened.shards if head.opened else ())})
-        read = check_owners(home, stream, names)
+        read = check_owners(home, stream, names, free=free)
         settle_base(home.store)
         appenders = claim_all(home, stream, read, head.listed)
         claims = _claims(appenders)

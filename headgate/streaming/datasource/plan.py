@@ -235,9 +235,12 @@ def _held(
 
         def accepted(head: Head) -> None:
             accept(head)
-            free_of_batches(home, table.shard_ids())
+            free()
 
-        return StreamDriver.open(home, stream, query_id, names, accept=accepted, decoder=decoder)
+        def free(found: Iterable[str] = ()) -> None:
+            free_of_batches(home, table.shard_ids(), found=found)
+
+        return StreamDriver.open(home, stream, query_id, names, accept=accepted, free=free, decoder=decoder)
     if is_another_table(UUID(mine.table_id), str(home.table_id)):
         hold.forget()
         raise another_table(home, mine.table_id, str(home.table_id))
