@@ -119,7 +119,7 @@ class TableBytes:
     _gone: set[str] = field(default_factory=set)
     _back: bool = False
     """Whether a manifest came late, after it had been collected."""
-    _ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
     """Per stream and partition where the log ends."""
 
     def changed(self, key: str, data: bytes | None) -> bool:
@@ -196,7 +196,7 @@ class TableBytes:
         """A record was put."""
         if found["kind"] == "rewind":
             for _topic, partition, _before, start in found["offsets"]:
-                self._ends[stream, partition] = start
+                self.ends[stream, partition] = start
         if found["kind"] != "batch" or (stream, sequence) in self.batches:
             return
         if sequence <= max(self.logs[stream].folds, default=0):
@@ -204,12 +204,12 @@ class TableBytes:
         rows: list[int] = []
         for _, partition, start, until in found["sources"]:
             first = start if self.anew and not found["batch_id"] else 0
-            if start != (end := self._ends.get((stream, partition), first)):
+            if start != (end := self.ends.get((stream, partition), first)):
                 self.faults.append(
                     f"invariant 1: record {sequence} of {stream} reads partition {partition} from {start}, and the log "
                     f"ends at {end}"
                 )
-            self._ends[stream, partition] = until
+            self.ends[stream, partition] = until
             rows += [row_id(partition, at) for at in range(start, until)]
         for part in found["shards"].values():
             for position in part["positions"]:

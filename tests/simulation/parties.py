@@ -22,6 +22,7 @@ from headgate.shards.writer import ShardWriter
 from tests.simulation.batches import append
 from tests.simulation.operators import OPERATORS, check_between
 from tests.simulation.promises import rows
+from tests.simulation.recover import recoverer
 from tests.simulation.streams import WAL_ONLY, driver
 
 if TYPE_CHECKING:
@@ -103,5 +104,6 @@ PARTIES: dict[str, Callable[[World, random.Random], None]] = {
     "append": append,
     "gc": collector,
     "reader": reader,
+    "recoverer": recoverer,
     **OPERATORS,
 }

@@ -47,6 +47,8 @@ CASTS = (
     ("driver", "writer", "operator", "fsck", "pinner"),
     ("driver", "driver", "renewer", "gc"),
     ("driver", "writer", "renewer", "reader"),
+    ("driver", "driver", "recoverer", "gc"),
+    ("driver", "recoverer", "recoverer", "operator", "reader"),
     ("append", "append", "append", "gc", "reader"),
     ("append", "append", "driver", "gc"),
     ("append", "append", "driver", "operator", "gc"),
