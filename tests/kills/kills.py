@@ -155,7 +155,7 @@ def kill(folder: Path, count: int, seed: int, *, drivers: int = 50, tell: Callab
                 shard.close(report)
             if stream is not None:
                 stream.finish()
-        except AssertionError as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             report.failures.append(f"after {report.kills} kills: {error}")
     report.seconds = time.monotonic() - began
     return report
