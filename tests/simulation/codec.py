@@ -23,6 +23,7 @@ from tests.simulation.consumers import ConsumerPins
 _SHARD = re.compile(r"_mem_wal/([0-9a-f-]{36})/(wal|manifest)/([01]{64})\.(?:arrow|binpb)")
 _SSTABLE = re.compile(r"_mem_wal/([0-9a-f-]{36}/[^/]+)/_versions/[0-9]{20}\.manifest")
 _RECORD = re.compile(r"_headgate/([0-9a-f-]{36})/streams/([^/]+)/(log|folds)/([0-9]{20})\.json")
+_EXPIRED = re.compile(r"_headgate/[0-9a-f-]{36}/expired/([0-9a-f-]{36})/[0-9]{20}\.json")
 _PIN = re.compile(r"_headgate/[0-9a-f-]{36}/(checkpoint|consumer)s/.*\.json")
 
 
@@ -109,6 +110,8 @@ class TableBytes:
     """The rows of all batches whose records were put, whatever was folded since."""
     batches: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     """The same per stream and sequence."""
+    expired: set[int] = field(default_factory=set)
+    """Rows of entries that nobody wants any more: they may go at any time (R18)."""
     promised: set[str] = field(default_factory=set)
     """Columns whose change had returned."""
     faults: list[str] = field(default_factory=list)
@@ -127,9 +130,11 @@ class TableBytes:
         kind, place, number = _place(key)
         if kind == "other" or not self._is_mine(kind, place):
             return False
-        if kind == "consumer":
-            if data is not None:
+        if kind in ("consumer", "expired"):
+            if data is not None and kind == "consumer":
                 self.consumers.put(record(data), self)
+            elif data is not None:
+                self._expire(place, record(data))
             self._look()
             return False
         objects, name = self._objects(kind, place), place if kind in _BY_PLACE else number
@@ -143,6 +148,15 @@ class TableBytes:
                 self._logged(place[1], number, objects[name])
         self._look()
         return True
+
+    def _expire(self, shard_id: UUID, found: Mapping[str, Any]) -> None:
+        for position, one in self.shards[shard_id].entries.items():
+            if found["replay_after"] < position <= found["upto"]:
+                self.expired.update(one.ids)
+
+    def wanted(self, rows: Counter[int]) -> Counter[int]:
+        """Of rows that somebody saw, those that nobody has let expire."""
+        return Counter({row: count for row, count in rows.items() if row not in self.expired})
 
     def _look(self) -> None:
         for seen in self._watchers:
@@ -188,7 +202,7 @@ class TableBytes:
         return max((*folds, self.consumers.read(stream)))
 
     def _is_mine(self, kind: str, place: Any) -> bool:
-        if kind in ("wal", "manifest"):
+        if kind in ("wal", "manifest", "expired"):
             return self.mine is None or place in self.mine
         return kind not in ("log", "folds") or self.table_id is None or place[0] == str(self.table_id)
 
@@ -310,6 +324,8 @@ def _place(key: str) -> tuple[str, Any, int]:
         return "hint", UUID(key.split("/")[1]), 0
     if key.startswith("data/"):
         return "data", key.removeprefix("data/"), 0
+    if (match := _EXPIRED.fullmatch(key)) is not None:
+        return "expired", UUID(match[1]), 0
     return ("other" if (match := _PIN.fullmatch(key)) is None else match[1]), key, 0
 
 

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from headgate.checkpoints.fsck.findings import Finding
 from headgate.checkpoints.jobs.columns import add_column, current_home
 from headgate.checkpoints.offline.checkpoint import checkpoint_stopped, flush_stopped, release
 from headgate.checkpoints.offline.compact import compact_stopped
+from headgate.checkpoints.offline.retention import BeforePosition, OlderThan, expire
 from headgate.checkpoints.snapshots.at_checkpoint import read_checkpoint
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.checkpoints.snapshots.take import drop, take
@@ -58,6 +60,11 @@ def operator(world: World, chance: random.Random) -> None:
             taken = take(home, ids, names=here.names, expires_after=chance.choice((None, 3600.0)))
             if chance.random() < 0.5:
                 drop(home, taken.name)
+        elif what < 0.95:
+            old = timedelta(seconds=chance.choice((0.0, 60.0)))
+            direct = next(shard_id for shard_id, name in here.names.items() if name == "direct")
+            before = chance.choice((OlderThan(old), BeforePosition(chance.randint(1, 4))))
+            expire(home, ids, before, shard=direct, names=here.names)
         else:
             rewind(home, STREAM, {(TOPIC, 0): chance.randint(0, 3)})
 
@@ -85,7 +92,7 @@ def reader_of_checkpoints(world: World, chance: random.Random) -> None:
         if world.here is not here:
             return
         found = Counter(read_checkpoint(here.home, taken).scan(["id"]).read_all().column("id").to_pylist())
-        check_between("a checkpoint", found, before, after_taking)
+        check_between("a checkpoint", *map(here.table.wanted, (found, before, after_taking)))
     if chance.random() < 0.5:
         drop(here.home, taken.name)
 
@@ -124,7 +131,7 @@ def cloner(world: World, chance: random.Random) -> None:
         return
     found = Counter(table.visible())
     if number not in world.named:
-        check_between("a clone", found, before, Counter(here.table.visible()))
+        check_between("a clone", *map(here.table.wanted, (found, before, Counter(here.table.visible()))))
     world.clones[number] = table, found
 
 

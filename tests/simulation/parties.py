@@ -89,7 +89,7 @@ def reader(world: World, chance: random.Random) -> None:
         before = Counter(here.table.visible())
         found = read(here.home, world.shard_ids(here), cache)
         if world.here is here:
-            check_between("a reader", found, before, Counter(here.table.visible()))
+            check_between("a reader", *map(here.table.wanted, (found, before, Counter(here.table.visible()))))
 
 
 def read(home: TableHome, shard_ids: Iterable[UUID], cache: TableCache | None = None) -> Counter[int]:
