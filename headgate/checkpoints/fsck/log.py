@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias, TypeVar
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from headgate.checkpoints.log import state as log_state
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
 from headgate.checkpoints.log.names import ARCHIVE, ROOT, by_number, stream_folder
-from headgate.checkpoints.log.records import BatchRecord, Fold, LogRecord, OpenRecord
+from headgate.checkpoints.log.records import BatchRecord, Fold, LogRecord, OpenRecord, SchemaRecord
 from headgate.checkpoints.log.state import Head, LogMachine, Violation
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -73,6 +74,8 @@ class _LogCheck:
         self._listed: dict[UUID, Listed] = {}
         self._fences: dict[UUID, dict[int, int]] = {}
         self._whole = True
+        self._taken: Mapping[str, datetime] = {}
+        """When the store took each object."""
 
     def run(self) -> LogLook:
         sequences, folds = self._list()
@@ -100,6 +103,7 @@ class _LogCheck:
     def _list(self) -> tuple[list[int], list[int]]:
         infos = list(self._store.list(self._folder))
         records, folds = by_number(infos)
+        self._taken = {info.key: info.modified for info in infos}
         known = {self._folder + ARCHIVE, *(info.key for found in (records, folds) for info in found.values())}
         for info in infos:
             if info.key not in known:
@@ -220,6 +224,8 @@ class _LogCheck:
                 self._take_fences(found)
                 if base.opened is not None and sequence == base.opened.sequence:
                     in_force = found.record_id
+            if isinstance(found, OpenRecord | SchemaRecord) and self._came_after(base, sequence):
+                intact = False
         if base.opened is not None and in_force != base.opened.record_id:
             what = f"The open record of query {base.opened.query_id}, the last below fold {base.sequence}, is missing."
             self._find("log-fence-missing", self._key("log", base.opened.sequence), what)
@@ -232,6 +238,10 @@ class _LogCheck:
         summed = range(first, base.sequence + 1)
         if intact and set(summed) <= set(below) and (why := self._differs(base, start, summed)):
             self._find("fold-differs", self._key("folds", base.sequence), why)
+
+    def _came_after(self, base: Fold, sequence: int) -> bool:
+        """True if the record came into a collected slot: a late request, which counts for nobody (R6)."""
+        return self._taken[self._key("log", sequence)] > self._taken[self._key("folds", base.sequence)]
 
     def _differs(self, base: Fold, start: Fold | None, summed: range) -> str | None:
         """The first difference between the fold and the records it sums up; None without one."""

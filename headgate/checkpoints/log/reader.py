@@ -15,6 +15,7 @@ from headgate.checkpoints.log.records import (
     BatchRecord,
     Fold,
     LogRecord,
+    OpenRecord,
     RewindRecord,
 )
 from headgate.checkpoints.log.state import LogState, empty, replayed, unfolded
@@ -89,14 +90,19 @@ class RecordReader:
             return record, data
 
     def beginning(self) -> BatchRecord | RewindRecord | None:
-        """The first batch or rewind of the log. None if there is none, or the log's first records were collected."""
+        """The first batch or rewind of the log. None if there is none, or the log's first records were collected, even
+        if a late open record came into the slot of one (R6): the next batch does not name it.
+        """
+        opened = None
         for sequence in itertools.count(1):
             try:
                 record = self.record(sequence)
             except NotFound:
                 return None
-            if isinstance(record, BatchRecord | RewindRecord):
-                return record
+            if isinstance(record, OpenRecord):
+                opened = record.record_id
+            elif isinstance(record, BatchRecord | RewindRecord):
+                return record if record.open_id == opened else None
         return None
 
     def sequences(self) -> set[int]:

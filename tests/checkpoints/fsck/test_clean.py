@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 import headgate
 from headgate.checkpoints.fsck.check import check_table
 from headgate.checkpoints.log.archive.archive import LogArchive
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
@@ -24,6 +27,7 @@ from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.fsck import TableReport, fsck
 from headgate.table.table import Table
+from tests.checkpoints.fsck.damages import record_file
 from tests.support.closing import Background
 from tests.support.datasets import LanceFaultyStore
 from tests.support.histories import (
@@ -66,6 +70,22 @@ def holds(table: Table) -> TableReport:
 def test_a_new_table(tmp_path: Path) -> None:
     table = create_table(str(tmp_path / "new"), SCHEMA)
     assert holds(table).checked.objects.get("entries", 0) == 0
+
+
+def test_an_open_record_that_came_late_into_the_slot_of_a_collected_batch(tmp_path: Path) -> None:
+    """Its opener had given that request up and put another one; it counts for nobody (R6)."""
+    table = create_table(str(tmp_path / "new"), SCHEMA, primary_key="id")
+    batches(open_stream(table), [0, 1])
+    second = open_stream(table)
+    second.fold()
+    log = CommitLog(table.home.records, STREAM, table.uri)
+    opened = second.head.opened
+    assert opened is not None
+    assert opened.sequence == 4
+    table.home.records.delete(f"{log.folder}/log/{2:020d}.json")
+    log.put(replace(opened, sequence=2, record_id="late"))
+    os.utime(record_file(table, 2), (later := time.time() + 60, later))
+    holds(table)
 
 
 def test_streams_with_restarts_and_dead_attempts_flushes_folds_and_direct_writers(table: Table) -> None:
