@@ -432,7 +432,7 @@ class SimCondition(SimLock):
             me.scheduler.block(lambda: self._owner is None, None, "lock")
         finally:
             # One who dies holds it again for the moment of unwinding: nobody of its process goes on.
-            self._waiters.remove(told)
+            self._waiters = [one for one in self._waiters if one is not told]
             self._owner, self._count = me, held
         return done
 
