@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -63,9 +63,8 @@ class Range:
 
     def __post_init__(self) -> None:
         if self.partition < 0 or not 0 <= self.start <= self.until:
-            raise InvalidInput(
-                f"Invalid range [{self.start},{self.until}) of partition {self.partition}.", topic=self.topic
-            )
+            what = f"Invalid range [{self.start},{self.until}) of partition {self.partition}."
+            raise InvalidInput(what, topic=self.topic)
 
 
 def read_range(
@@ -79,14 +78,17 @@ def read_range(
     deadline: float = DEADLINE,
     columns: Sequence[str] = COLUMNS,
     seen: SeeTimes = lambda times: None,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of [start, until) in offset order, in batches of up to `max_rows`; none for an empty range.
+) -> Generator[pa.RecordBatch]:
+    """The rows of [start, until) in offset order, in batches of up to `max_rows`; none for an empty range. When this
+    returns, the first fetch is under way.
 
     `deadline` is in seconds without progress. `columns` may add "headers" or omit columns; `seen` is called with some
     timestamps, see `times_of`.
     Raises DataLoss that names the lost range, Transient if the broker does not answer, PermissionDenied, InvalidInput.
     """
-    return _batches(config, Range(topic, partition, start, until), max_rows, deadline, row_schema(columns), seen)
+    batches = _batches(config, Range(topic, partition, start, until), max_rows, deadline, row_schema(columns), seen)
+    next(batches, None)
+    return batches
 
 
 def partitions(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -> list[int]:
@@ -98,13 +100,8 @@ def partitions(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE
 def cluster(config: ConsumerConfig, *, deadline: float = DEADLINE) -> tuple[int, int]:
     """The number of brokers and the number of topics. Raises Transient, PermissionDenied."""
     with lend(config) as lent:
-        found = _ask(
-            lent,
-            config,
-            "any",
-            clock.monotonic() + deadline,
-            lambda timeout: lent.consumer.list_topics(timeout=timeout),
-        )
+        until = clock.monotonic() + deadline
+        found = _ask(lent, config, "any", until, lambda timeout: lent.consumer.list_topics(timeout=timeout))
         return len(found.brokers), len(found.topics)
 
 
@@ -150,9 +147,9 @@ def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline:
 
 def _batches(
     config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema, seen: SeeTimes
-) -> Iterator[pa.RecordBatch]:
-    """Reads with normal fetches; after some time without data it uses small fetches for a while."""
-    position, small, spell = wanted.start, False, deadline * _SMALL_SPELL
+) -> Generator[pa.RecordBatch]:
+    """Reads with normal fetches; after some time without data it uses small fetches for a while. Yields None first."""
+    position, begins, small, spell = wanted.start, True, False, deadline * _SMALL_SPELL
     while position < wanted.until:
         patience = deadline * (1 - _AS_USUAL if small else _AS_USUAL)
         end = clock.monotonic() + spell if small else math.inf
@@ -160,6 +157,9 @@ def _batches(
             # A consumer that returned nothing is closed here: its large response may still be arriving slowly.
             with lend(config.fetching_at_most(_SMALL) if small else config) as lent:
                 reading = _RangeReader(lent, config, wanted, position, deadline, patience)
+                if begins:
+                    begins = False
+                    yield None
                 while not reading.done:
                     messages = reading.collect(max_rows, end)
                     position = reading.position

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from headgate import parallel
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.kafka.reading import read_range
+from headgate.connectors.kafka.reading import read_ranges
 from headgate.errors import Fenced, HeadgateError, InvalidInput, Transient
 from headgate.retry import retries
 from headgate.shards.config import WriterConfig
@@ -327,13 +327,12 @@ def _read(plan: WritePlan, share: tuple[SourceRange, ...], phases: Phases) -> It
     """The records of the ranges. Short ranges are joined: decoding has a cost per batch as well as per row."""
     assert plan.consumer is not None
     waiting: list[pa.RecordBatch] = []
-    for part in share:
-        place = (part.topic, part.partition, part.start, part.until)
-        for read in read_range(plan.consumer, *place, columns=plan.columns, seen=phases.see):
-            waiting.append(read)
-            if _is_enough(waiting):
-                yield _joined(waiting)
-                waiting = []
+    places = [(part.topic, part.partition, part.start, part.until) for part in share]
+    for read in read_ranges(plan.consumer, places, columns=plan.columns, seen=phases.see):
+        waiting.append(read)
+        if _is_enough(waiting):
+            yield _joined(waiting)
+            waiting = []
     if waiting:
         yield _joined(waiting)
 

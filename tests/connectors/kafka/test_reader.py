@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 
-from headgate.connectors.kafka import reader
+from headgate.connectors.kafka import consumers, reader
 from headgate.connectors.kafka.reader import offsets, partitions, read_range
+from headgate.connectors.kafka.reading import AHEAD, FEW_ROWS, read_ranges
 from headgate.connectors.kafka.rows import COLUMNS, row_schema
 from headgate.connectors.kafka.topics import admin_client, create_topic, grow_topic
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
@@ -243,8 +244,49 @@ class TestConsumers:
         for _ in range(3):
             reader = read_range(config, topic, 0, 0, 300, max_rows=10)
             assert next(reader).num_rows == 10
-            reader.close()  # type: ignore[attr-defined]
+            reader.close()
             assert values_of(list(read_range(config, topic, 1, 0, 1))) == [b"other"]
+
+    def test_several_ranges_come_one_after_the_other_with_their_holes(
+        self, kafka_servers: str, make_topic: MakeTopic
+    ) -> None:
+        topic = make_topic(3)
+        commit(kafka_servers, topic, numbered(5))  # partition 0, whose offset 5 has no row
+        produce(kafka_servers, topic, numbered(2 * FEW_ROWS, 10), partition=1)
+        produce(kafka_servers, topic, numbered(9, 100), partition=2)
+        places = [(0, 2, 6), (1, 0, 2 * FEW_ROWS), (2, 4, 4), (2, 0, 9), (0, 5, 6), (1, 7, 8), (0, 0, 1)]
+        expected = [*numbered(3, 2), *numbered(2 * FEW_ROWS, 10), *numbered(9, 100), *numbered(1, 17), *numbered(1)]
+        for _ in range(2):
+            read = read_ranges(config_for(kafka_servers), [(topic, *place) for place in places], columns=COLUMNS)
+            assert values_of(list(read)) == expected
+
+    @pytest.mark.usefixtures("soon")
+    def test_a_lost_range_is_told_after_the_rows_of_the_ranges_before_it(
+        self, kafka_servers: str, make_topic: MakeTopic
+    ) -> None:
+        topic = make_topic(2)
+        produce(kafka_servers, topic, numbered(6), partition=0)
+        produce(kafka_servers, topic, numbered(3), partition=1)
+        read = read_ranges(config_for(kafka_servers), [(topic, 0, 0, 6), (topic, 1, 0, 4)], columns=COLUMNS)
+        assert values_of([next(read)]) == numbered(6)
+        with pytest.raises(DataLoss, match=r"\[3,4\) of .* partition 1"):
+            list(read)
+
+    def test_who_stops_early_gives_all_consumers_back(self, kafka_servers: str, make_topic: MakeTopic) -> None:
+        topic = make_topic(AHEAD + 3)
+        for partition in range(AHEAD + 3):
+            produce(kafka_servers, topic, numbered(5, partition), partition=partition)
+        config = config_for(kafka_servers, **{"kafka.client.id": topic})
+        places = [(topic, partition, 0, 5) for partition in range(AHEAD + 3)]
+        for _ in range(3):
+            read = read_ranges(config, places, columns=COLUMNS)
+            assert values_of([next(read)]) == numbered(5)
+            read.close()
+            idle = [
+                one for (_, known), all_ in consumers._idle.items() if topic in str(known.librdkafka()) for one in all_
+            ]
+            assert len(idle) == 1 + AHEAD
+            assert not any(one.consumer.assignment() for one in idle)
 
     def test_a_forked_child_reads_with_its_own_consumer_and_ends(
         self, kafka_servers: str, make_topic: MakeTopic
