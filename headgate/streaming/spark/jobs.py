@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -165,6 +166,8 @@ def _answer(work: Work, number: int) -> Iterator[str]:
 def _each_of(
     lines: Callable[[int], Iterable[str]], pieces: int, tasks: int, task: int, nothing: Iterable[Any]
 ) -> Iterator[str]:
+    # Spark ends a worker that leaves its input unread, even if it is empty; the next task would import all anew.
+    deque(nothing, maxlen=0)
     yield from _each(lines, range(task * pieces // tasks, (task + 1) * pieces // tasks))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -44,6 +45,16 @@ def test_pieces_answer_in_order_whichever_task_ran_them(spark: SparkSession, pie
     found = run_tasks(spark, pieces, tasks, named)
     of_task = [min(task for task in range(tasks) if n < (task + 1) * pieces // tasks) for n in range(pieces)]
     assert found == [line for n in range(pieces) for line in (f"{n} of task {of_task[n]}", "…")]
+
+
+def process(number: int) -> Iterator[str]:
+    yield str(os.getpid())
+
+
+@pytest.mark.usefixtures("way")
+def test_a_worker_is_used_again(spark: SparkSession) -> None:
+    found = [run_tasks(spark, 1, 1, process)[0] for _ in range(6)]
+    assert len(set(found)) < len(found), "Spark began a worker for each task"
 
 
 def unlucky(folder: Path, always: bool, number: int) -> Iterator[str]:
