@@ -20,6 +20,7 @@ import structlog
 from headgate import parallel
 from headgate.errors import HeadgateError, Poisoned, from_json
 from headgate.spark import RESULT, described, is_remote
+from headgate.streaming.spark.worker import as_task
 
 if TYPE_CHECKING:
     from pyspark import RDD, StatusTracker
@@ -168,7 +169,7 @@ def _each_of(
 ) -> Iterator[str]:
     # Spark ends a worker that leaves its input unread, even if it is empty; the next task would import all anew.
     deque(nothing, maxlen=0)
-    yield from _each(lines, range(task * pieces // tasks, (task + 1) * pieces // tasks))
+    yield from as_task(partial(_each, lines), range(task * pieces // tasks, (task + 1) * pieces // tasks))
 
 
 def _each(lines: Callable[[int], Iterable[str]], numbers: Iterable[int]) -> Iterator[str]:
@@ -180,4 +181,5 @@ def _each_in_arrow(
     lines: Callable[[int], Iterable[str]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.record_batch({"result": pa.array(_each(lines, batch.column(0).to_pylist()), pa.string())})
+        found = as_task(partial(_each, lines), batch.column(0).to_pylist())
+        yield pa.record_batch({"result": pa.array(found, pa.string())})

@@ -13,6 +13,7 @@ from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
 from headgate.spark import FINAL, RESULT, versions
 from headgate.streaming.spark.jobs import run_tasks
+from headgate.streaming.spark.worker import as_task
 from headgate.streaming.write import task
 from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.routing import Ranges, balance, shards_of, size, task_count
@@ -101,10 +102,10 @@ class BatchJob:
         if plan.consumer is not None:
             shares = self._shares
             numbers = self.frame.sparkSession.range(0, len(shares), 1, len(shares))
-            return numbers.mapInArrow(partial(task.prepare_shares, plan, shares), payload)
+            return numbers.mapInArrow(partial(as_task, partial(task.prepare_shares, plan, shares)), payload)
         if plan.maker.decode is not None:
-            return self._records.mapInArrow(partial(task.prepare_kafka, plan), payload)
-        return self._rows_made.mapInArrow(partial(task.prepare_typed, plan), payload)
+            return self._records.mapInArrow(partial(as_task, partial(task.prepare_kafka, plan)), payload)
+        return self._rows_made.mapInArrow(partial(as_task, partial(task.prepare_typed, plan)), payload)
 
     @property
     def _records(self) -> DataFrame:
@@ -159,7 +160,7 @@ def _type(ddl: str) -> StructType:
 
 def _collected(frame: DataFrame, write: Callable[[Any], Any]) -> list[str]:
     """Run the tasks over the frame and collect their results."""
-    return [row[0] for row in frame.mapInArrow(write, _type(RESULT)).collect()]
+    return [row[0] for row in frame.mapInArrow(partial(as_task, write), _type(RESULT)).collect()]
 
 
 def _written(answers: Iterable[str]) -> Written:

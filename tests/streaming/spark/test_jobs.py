@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -55,6 +58,27 @@ def process(number: int) -> Iterator[str]:
 def test_a_worker_is_used_again(spark: SparkSession) -> None:
     found = [run_tasks(spark, 1, 1, process)[0] for _ in range(6)]
     assert len(set(found)) < len(found), "Spark began a worker for each task"
+
+
+def leaves_a_cycle(number: int) -> Iterator[str]:
+    """Says whether the worker has set something apart, how many tasks it ran before, and what they left in memory."""
+    kept: list[weakref.ref[Any]] = vars(gc).setdefault("kept_by_a_test", [])
+    yield json.dumps([gc.get_freeze_count() > 0, len(kept), sum(one() is not None for one in kept)])
+
+    class Thing:
+        me: Any
+
+    thing = Thing()
+    thing.me = thing
+    kept.append(weakref.ref(thing))
+
+
+@pytest.mark.usefixtures("way")
+def test_a_worker_sets_apart_what_it_imported_and_frees_what_its_tasks_leave(spark: SparkSession) -> None:
+    said = [json.loads(run_tasks(spark, 1, 1, leaves_a_cycle)[0]) for _ in range(12)]
+    later = [one for one in said if one[1]]
+    assert later, "no worker ran twice"
+    assert all(frozen and not left for frozen, _, left in later), said
 
 
 def unlucky(folder: Path, always: bool, number: int) -> Iterator[str]:
