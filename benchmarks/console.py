@@ -9,6 +9,7 @@ each, at most every 1.5 s. The CPU seconds count its process too.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 
 import click
 import psutil
+import structlog
 
 import headgate
 from benchmarks.report import output_option, show_all
@@ -103,6 +105,7 @@ def ratios(runs: Mapping[str, list[Measured]]) -> list[dict[str, Any]]:
 @output_option
 def main(rows: int, rounds: int, cores: int, output: str) -> None:
     """Rows per second and CPU of streams with and without a console, side by side."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     folder = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
     try:
         with LocalBroker(folder / "kafka") as broker:
