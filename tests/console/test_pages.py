@@ -143,6 +143,14 @@ def test_a_driver_that_took_over_is_marked(tmp_path: Path) -> None:
         assert page.count('class="over-mark" x=') == 1
 
 
+def test_a_driver_that_has_just_started_is_not_called_stopped(tmp_path: Path) -> None:
+    table = headgate.create_table(str(tmp_path / "orders"), COLUMNS, sharding=headgate.by_partition())
+    Stream(table, "orders", 1)
+    with console_of(table.uri) as console:
+        shown = words(ask(console, "/t/orders/stream").text)
+    assert "orders fine it waits for its first batch" in shown
+
+
 def test_events_come_when_something_was_committed(tmp_path: Path) -> None:
     table = orders(tmp_path / "orders", batches=1, rows=10, partitions=1)
     with console_of(table.uri) as console:

@@ -113,12 +113,15 @@ class TableNow:
         log, state, live = stream.log, stream.maintenance, stream.live
         recent = [one.record for one in log.batches if one.record is not None]
         lag = self.lag(stream)
+        # A driver that has just taken over is there, although it has neither committed nor reported yet.
+        said = ([] if state is None else [state.at]) + ([] if log.opened is None else [log.opened.opened_at])
+        heard = [seconds_since(one) for one in said]
         return StreamFacts(
             error=stream.error,
             seen_ago=0.0 if live is not None else None if stream.at is None else monotonic - stream.at,
             batches=len(log.batches),
             committed_ago=None if log.last_at is None else max(0.0, (now - log.last_at).total_seconds()),
-            heard_ago=None if state is None else seconds_since(state.at),
+            heard_ago=min((one for one in heard if one is not None), default=None),
             is_here=live is not None,
             failure=None if live is None else live.failure(),
             lag_rows=sum(lag.values()) if lag else None,

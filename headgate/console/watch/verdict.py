@@ -59,7 +59,7 @@ class StreamFacts:
     committed_ago: float | None = None
     """Seconds since the last batch."""
     heard_ago: float | None = None
-    """Seconds since its driver last reported the state of maintenance."""
+    """Seconds since its driver took over, or last reported the state of maintenance."""
     is_here: bool = False
     """True if its driver runs in this process."""
     failure: str | None = None
