@@ -32,8 +32,6 @@ class Line:
     """A read by `format("headgate")` is planned once for a frame, however often that is used."""
     read_limits: bool = True
     """A Python source may limit its batches."""
-    s3a: bool = True
-    """There is a list of the jars by which Spark keeps its own checkpoint on S3."""
     newest_python: tuple[int, int] | None = None
 
     @property
@@ -47,7 +45,6 @@ class Line:
             ),
             "declarative pipelines": self.data_sources and not self.pipelines,
             "limits of a batch that reads a log (maxRows and its like)": self.data_sources and not self.read_limits,
-            "`headgate jars fetch s3a`: give the session the hadoop-aws of its own Hadoop": not self.s3a,
         }
         return tuple(text for text, is_lacking in found.items() if is_lacking)
 
@@ -63,11 +60,10 @@ LINES = {
             pipelines=False,
             keeps_plans=False,
             read_limits=False,
-            s3a=False,
             newest_python=(3, 11),
         ),
-        Line("4.0", "4.0.1", pipelines=False, keeps_plans=False, read_limits=False, s3a=False),
-        Line("4.1", "4.1.1", read_limits=False, s3a=False),
+        Line("4.0", "4.0.1", pipelines=False, keeps_plans=False, read_limits=False),
+        Line("4.1", "4.1.1", read_limits=False),
         Line("4.2", "4.2.0"),
     )
 }

@@ -14,6 +14,7 @@ import headgate as hg
 from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.fold import put_fold
 from headgate.cli.spark import SNAPSHOT_TASKS, ledger_settings
+from headgate.spark.versions import spark_line
 from headgate.streaming.delta.tables import delta_settings
 from headgate.table.table import Table
 from tests.cli.calls import Headgate, started
@@ -56,7 +57,7 @@ def test_a_ledger_on_s3a_is_reached_as_the_checkpoint_is_or_told_before_anything
     for command in (rebuild, (*ingest, "--ledger", "s3a://lake/ledger")):
         assert "jars fetch s3a" in headgate(*command).stderr
     assert not uri.exists()
-    jar = tmp_path / "jars" / "s3a" / "hadoop-aws-1.jar"
+    jar = tmp_path / "jars" / f"s3a-{spark_line()}" / "hadoop-aws-1.jar"
     jar.parent.mkdir(parents=True)
     jar.touch()
     found = ledger_settings("s3a://lake/ledger", keys)

@@ -357,6 +357,16 @@ def test_an_optional_list_comes_only_where_it_is_named(jars: Jars) -> None:
     )
 
 
+def test_an_optional_list_of_the_installed_spark_needs_no_number(jars: Jars) -> None:
+    optional = jars.home / "jars" / "optional"
+    optional.mkdir()
+    for line in ("1.0", spark_line()):
+        shutil.copy(jars.home / "jars" / "small.xml", optional / f"more-{line}.xml")
+    assert jars.fetch(*BOTH, lists=("more",)).returncode == 0
+    there = {path.name for path in (jars.cache / "jars").iterdir()}
+    assert there == {"small", f"more-{spark_line()}"}
+
+
 def test_of_sparks_lines_the_installed_one_comes_and_others_where_they_are_named(jars: Jars) -> None:
     lines = jars.home / "jars" / "lines"
     lines.mkdir()

@@ -83,8 +83,9 @@ def test_every_patch_of_a_line_is_that_line(on: Callable[[str | None], None]) ->
 
 
 def test_each_line_has_its_jars_and_its_environment() -> None:
-    jars = ROOT / "headgate" / "connectors" / "jars" / "jar_lists" / "lines"
-    assert {path.stem for path in jars.glob("*.xml")} == {f"spark-{name}" for name in LINES}
+    jars = ROOT / "headgate" / "connectors" / "jars" / "jar_lists"
+    for folder, what in (("lines", "spark"), ("optional", "s3a")):
+        assert {path.stem for path in (jars / folder).glob("*.xml")} == {f"{what}-{name}" for name in LINES}
     pinned = {name: ROOT / f"constraints-spark-{name}.txt" for name in LINES}
     *others, main = LINES
     assert {path.name for path in ROOT.glob("constraints-spark-*.txt")} == {pinned[name].name for name in others}

@@ -1,6 +1,6 @@
 """Download the jars of `jar_lists/*.xml` to the cache directory with Spark's Ivy, and those of the installed Spark:
-`jar_lists/lines/spark-<its line>.xml`, named `spark`. Lists of `jar_lists/optional/`, and of other Spark versions, are
-downloaded only if named.
+`jar_lists/lines/spark-<its line>.xml`, named `spark`. Lists of `jar_lists/optional/` (`s3a` is that of the installed
+Spark too), and of other Spark versions, are downloaded only if named.
 
 `$HEADGATE_CACHE/jars/<list>` holds exactly the jars of its list. A receipt, written last, names the list and the
 size of every jar; without a receipt that agrees with what is there, the jars are fetched again. Ivy writes into a
@@ -54,8 +54,9 @@ def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> Non
     lines = {path.stem: path for path in folder.glob("lines/*.xml")}
     lists = [*_installed(lines), *sorted(folder.glob("*.xml"))]
     if names:
-        known = {"spark" if path.stem in lines else path.stem: path for path in lists}
-        known |= lines | {path.stem: path for path in folder.glob("optional/*.xml")}
+        every = [*lists, *lines.values(), *folder.glob("optional/*.xml")]
+        own = f"-{spark_line()}"
+        known = {path.stem: path for path in every} | {path.stem.removesuffix(own): path for path in every}
         if unknown := sorted(set(names) - set(known)):
             raise InvalidInput(
                 f"Jar list {unknown[0]!r} not found.", advice=f"the lists are {', '.join(sorted(known))}"

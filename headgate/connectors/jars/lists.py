@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from headgate.errors import HeadgateError
-from headgate.spark.versions import LINES, spark_line
+from headgate.spark.versions import spark_line
 
 
 class JarsMissing(HeadgateError):
@@ -38,18 +38,12 @@ def spark_jars() -> list[Path]:
 
 
 def s3a_jars() -> list[Path]:
-    """The jars that Spark needs to keep its own checkpoint on S3. `jars fetch` fetches them only by name.
+    """The jars that the installed Spark needs to keep its own checkpoint on S3. `jars fetch` fetches them only by name.
 
     Raises JarsMissing.
     """
-    line = LINES.get(spark_line() or "")
-    if line is not None and not line.s3a:
-        raise JarsMissing(
-            f"The s3a jars are for the Hadoop of Spark 4.2, and this is Spark {line.name}.",
-            advice="pass Spark the hadoop-aws of its own Hadoop by --packages, or keep its checkpoint on a disk",
-        )
     fetch = "run `headgate jars fetch s3a`; if the jars are in another cache directory, set HEADGATE_CACHE"
-    return sorted(_jar_set("s3a", "hadoop-aws-*.jar", fetch).parent.glob("*.jar"))
+    return sorted(_jar_set(f"s3a-{spark_line()}", "hadoop-aws-*.jar", fetch).parent.glob("*.jar"))
 
 
 def _jar_set(name: str, witness: str, advice: str | None = None) -> Path:

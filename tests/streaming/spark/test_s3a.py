@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.connectors.jars.lists import JarsMissing
+from headgate.spark.versions import spark_line
 from headgate.streaming.spark.s3a import reaches, s3a_settings
 
 
@@ -69,7 +70,7 @@ def test_jars_are_wanted_for_s3a_alone_and_where_they_are_missing_it_is_told(
     assert reaches("/state/orders") == reaches("file:///state") == reaches("s3://bucket/state") == {}
     with pytest.raises(JarsMissing, match=r"jars fetch s3a"):
         reaches("s3a://bucket/state")
-    jar = tmp_path / "jars" / "s3a" / "hadoop-aws-1.jar"
+    jar = tmp_path / "jars" / f"s3a-{spark_line()}" / "hadoop-aws-1.jar"
     jar.parent.mkdir(parents=True)
     jar.touch()
     assert reaches("S3A://bucket/state") == {"spark.jars": str(jar)}
