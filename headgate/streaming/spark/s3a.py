@@ -19,6 +19,11 @@ SCHEME = "s3a://"
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 """Hadoop's name for each S3 encryption. Encryption with the caller's own key is left out: Spark would show that key."""
 
+_KEPT_FOLDERS = {"spark.hadoop.fs.s3a.directory.marker.retention": "keep"}
+"""As Hadoop 3.4 and newer do anyway. The Hadoop of Spark 3.5 deletes the markers of a file's folders with each file:
+servers that know folders refuse that, and Hadoop tries again for minutes.
+"""
+
 _ENVIRONMENT = {
     "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -63,4 +68,4 @@ def reaches(place: str, storage_options: Mapping[str, str] | None = None) -> dic
     """
     if not place.lower().startswith(SCHEME):
         return {}
-    return {**s3a_settings(storage_options), "spark.jars": ",".join(map(str, s3a_jars()))}
+    return {**s3a_settings(storage_options), **_KEPT_FOLDERS, "spark.jars": ",".join(map(str, s3a_jars()))}
