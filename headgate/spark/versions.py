@@ -202,6 +202,22 @@ def stream_writer(datasource: Any) -> Any:
     return type("DataSourceStreamArrowWriter", both, {})
 
 
+def fill_unasked_sources(session: Any, query: Any) -> None:
+    """Called in the first batch of a run, with its query in the JVM. 4.1 ends a query that was started again in the
+    middle of a batch, once that batch is done: its Kafka source reports how far it is behind, and was not asked for the
+    end of the topic yet (SPARK-55271, mended in 4.1.3). Without any partition it reports nothing.
+    """
+    if line().name != "4.1":
+        return
+    sources = query.sources()
+    for source in map(sources.apply, range(sources.size())):
+        if source.getClass().getSimpleName() == "KafkaMicroBatchStream":
+            ends = source.getClass().getDeclaredField("latestPartitionOffsets")
+            ends.setAccessible(True)
+            if ends.get(source) is None:
+                ends.set(source, session._jvm.scala.collection.immutable.HashMap())
+
+
 def drop_empty_profiles(accumulators: dict[int, Any]) -> None:
     """In a process that plans or commits for a data source in Python: 4.2.0 reports profiles from there though nobody
     asked for any, and the client of a declarative pipeline takes them for an invalid answer (SPARK-59135).

@@ -86,6 +86,7 @@ def query_facts(frame: DataFrame) -> QueryFacts:
     query = java_session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
     if query is None:
         return known
+    versions.fill_unasked_sources(session, query)
     plan = query.analyzedPlan()
     options = _kafka_options(plan)
     return replace(
