@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.splits import plan_read
 from headgate.cli import main
+from headgate.connectors.lance.filters import check_filter
 from headgate.errors import InvalidInput
 from headgate.table.create import create_table
 from headgate.table.table import Table
@@ -127,6 +128,35 @@ def test_what_is_no_single_expression_is_refused(layered: Table, reader: Any) ->
     for filter in REFUSED:
         with pytest.raises(InvalidInput, match="Lance rejects the filter"):
             reader(layered, filter)
+
+
+DEEP = {
+    "truth": "(id > 1)" + " is true" * 3_000,
+    "sums": "id > 1" + " + 1" * 3_000,
+    "ranges": "id" + " between 1 and 2" * 3_000,
+    "brackets": "(" * 3_000 + "id > 1" + ")" * 3_000,
+    "signs": "id > 1" + " - - 1" * 1_500,
+    "casts": "id" + "::int" * 3_000 + " > 1",
+    "likes": "note" + " like note" * 3_000,
+}
+LONG = {
+    "and": " and ".join(["id <> -1"] * 3_000),
+    "or": " or ".join(["id between 1 and 2"] * 1_000),
+    "list": f"id in ({', '.join(map(str, range(3_000)))})",
+    "sum": "id > 1" + " + 1" * 150,
+    "text": f"note <> '{'(' * 3_000}'",
+}
+
+
+@pytest.mark.parametrize("filter", DEEP.values(), ids=DEEP)
+def test_what_would_overflow_lances_stack_is_refused(filter: str) -> None:
+    with pytest.raises(InvalidInput, match="levels deep"):
+        check_filter(SCHEMA, filter)
+
+
+@pytest.mark.parametrize("filter", LONG.values(), ids=LONG)
+def test_what_is_long_and_flat_is_taken(filter: str) -> None:
+    check_filter(SCHEMA, filter)
 
 
 def test_lance_s_own_reason_is_in_the_message(layered: Table) -> None:

@@ -6,6 +6,7 @@ Promises:
    ignores the `or`, in `id = 1 limit 1` the limit.
 3. A filter must name only columns of the table. Lance's own, such as `_rowid`, differ from layer to layer.
 4. The message has Lance's reason, and Lance's error is the cause.
+5. A text that nests too deeply is refused. Lance would overflow its stack, and end the process.
 """
 
 from __future__ import annotations
@@ -42,10 +43,27 @@ _PLACE = re.compile(r",? ?/\S+\.rs:\d+:\d+")
 """A location in Lance's source."""
 
 
+_LEVELS = 200
+"""Levels that a filter may nest. Lance 14 ends the process at 500 (`is true is true …`), 800 (casts) or more."""
+
+_TOKEN = re.compile(
+    r"""(?P<text>'(?:[^']|'')*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/)"""
+    r"|(?P<open>[(\[])|(?P<close>[)\]])|(?P<flat>,|\band\b|\bor\b)"
+    r"|(?P<deeper>[-+~!]|[*/%|&^<>=:]+|\b(?:is|not|between|i?like|in)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""`flat`: chains of these stay flat in Lance's plan, however long."""
+
+
 def check_filter(schema: pa.Schema, filter: Filter) -> None:
     """Check a filter before the first row is read. Raises InvalidInput."""
     if not isinstance(filter, str | pc.Expression):
         raise InvalidInput(f"A filter must be SQL text or a pyarrow.compute.Expression, got {type(filter).__name__}.")
+    if isinstance(filter, str) and levels_of(filter) > _LEVELS:
+        raise InvalidInput(
+            f"The filter {_shown(filter)} nests more than {_LEVELS} levels deep.",
+            advice="join conditions with AND or OR, or list values with IN; such chains may have any length",
+        )
     empty = dataset_in_memory(schema.empty_table())
     try:
         empty.to_table(filter=filter)
@@ -60,6 +78,30 @@ def check_filter(schema: pa.Schema, filter: Filter) -> None:
             advice="give one condition with balanced brackets, without order by, limit or a semicolon; nothing was "
             "read",
         )
+
+
+def levels_of(filter: str) -> int:
+    """How deeply a text nests, at most: its brackets, and the operators that apply to one another. Counts no further
+    than it must.
+    """
+    operators, ranges, most = [0], 0, 0
+    for token in _TOKEN.finditer(filter):
+        match token.lastgroup:
+            case "open":
+                operators.append(0)
+            case "close" if len(operators) > 1:
+                operators.pop()
+            case "deeper":
+                operators[-1] += 1
+                ranges += token.group().lower() == "between"
+            case "flat" if token.group().lower() == "and" and ranges:
+                ranges -= 1
+            case "flat":
+                operators[-1] = 0
+        most = max(most, sum(operators) + len(operators) - 1)
+        if most > _LEVELS:
+            break
+    return most
 
 
 def filtered(rows: pa.Table, filter: Filter | None) -> pa.Table:
