@@ -124,12 +124,15 @@ def fired(
     return make
 
 
-def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_again(
-    fired: Callable[..., Fired],
+@pytest.mark.parametrize(
+    "faults", [(RESET, LOST), pytest.param(FAULTS, marks=pytest.mark.deep)], ids=["broken and lost", "all"]
+)
+def test_a_stream_outlasts_faults_of_either_network_without_being_started_again(
+    fired: Callable[..., Fired], faults: tuple[Fault, ...]
 ) -> None:
     seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
     chance = random.Random(seed)
-    plan = [(where, fault) for where in ("s3", "kafka") for fault in FAULTS]
+    plan = [(where, fault) for where in ("s3", "kafka") for fault in faults]
     chance.shuffle(plan)
     run = fired(enable_memtable=True, max_memtable_size=8 << 10)
     with replayable(seed, [(where, fault.name) for where, fault in plan]), run.running():

@@ -20,6 +20,8 @@ from tests.project.doc_tables import SCHEMA, fill_topic, make_table
 from tests.support.pages import ROOT, Block, blocks_of, needs_of, pages
 from tests.support.services import S3_SECRETS, moto_server, passing_bucket
 
+FIRST_READ = ("README.md", "docs/start/topic.md", "docs/guides/search.md")
+"""Of the pages on Spark those that run in `make test`; what the others show is tested there in other ways."""
 ON_SPARK = [page for page in pages() if needs_of(page) & {"spark", "kafka"}]
 RUNBOOK = ROOT / "docs" / "operations" / "runbook.md"
 
@@ -52,19 +54,24 @@ def test_who_runs_a_block_takes_it_from_the_page() -> None:
             check_run_by(Block("docs/guides/delta.md", 1, "sh", "", {"run by": name}))
 
 
+@pytest.fixture(scope="module")
+def filled_topic(kafka_servers: str) -> str:
+    """The broker, with the topic that pages read."""
+    fill_topic(kafka_servers)
+    return kafka_servers
+
+
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_pages_that_need_spark_run(
-    spark: Any, kafka_servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "page", [pytest.param(one, marks=[] if one in FIRST_READ else pytest.mark.deep) for one in ON_SPARK]
+)
+def test_a_page_that_needs_spark_runs(
+    spark: Any, filled_topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """One test for all of them: starting Spark is what takes the time."""
-    fill_topic(kafka_servers)
-    for page in ON_SPARK:
-        folder = tmp_path / Path(page).stem
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        with _bucket(page, monkeypatch):
-            _run(page, folder, kafka_servers, spark=spark)
+    monkeypatch.chdir(tmp_path)
+    with _bucket(page, monkeypatch):
+        _run(page, tmp_path, filled_topic, spark=spark)
 
 
 def _run(page: str, folder: Path, servers: str | None = None, **given: Any) -> None:
