@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 import structlog
@@ -48,7 +49,8 @@ def test_tables_on_s3_are_shown_from_the_store_alone(bucket: str, s3_options: di
     said = {page: words(answer.text) for page, answer in pages.items()}
     assert "orders/1 0 30 – – partition:orders:1 3" in said["stream?offset=3"]
     assert "2 shards" in said["shards"]
-    assert "tail partition:orders:0, entry 1" in said["rows"]
+    # Ids of shards are random, and so is which of the two comes first.
+    assert re.search(r"tail partition:orders:[01], entry 1", said["rows"])
     assert "orders/0 offset 3" in said["dead-letters"]
     assert "month-end named" in said["jobs"]
     shown = "".join(answer.text for answer in pages.values()) + front + checked + gone + out.getvalue()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
+    # As in the sessions of most people; `headgate ingest` and `headgate.session()` schedule fairly.
+    "spark.scheduler.mode": "FIFO",
     # Rows that pass through the driver would not fit.
     "spark.driver.maxResultSize": "1m",
     # Delta for the tests that use it: one JVM serves all. Its own default of 50 tasks a snapshot is for clusters.

@@ -175,7 +175,8 @@ def move_wal(shard: Shard, claim: Claim, replay_after: int) -> Manifest:
     written.
 
     1. record the new store for everyone who opens the table.
-    2. copy every entry that SSTables do not cover, including the barrier. Nobody adds to them: the barrier fences.
+    2. copy every entry that SSTables do not cover, and the barrier, also of a fresh shard: an append creates no folder.
+       Nobody adds to them: the barrier fences.
     3. write the new store's name into the manifest, if the claim still holds. From here on the WAL is there.
 
     A crash before 3 leaves copies of entries that are also in the old place. Raises WalStoreMismatch, Fenced,
@@ -187,7 +188,8 @@ def move_wal(shard: Shard, claim: Claim, replay_after: int) -> Manifest:
     step("noted")
     own, new = wal.own, wal.new
     there = positions(Shard(replace(shard.home, wal_store=own), shard.id))
-    keys = [shard.wal_key(position) for position in sorted(there) if position > replay_after]
+    first = min(replay_after + 1, claim.next_position - 1)
+    keys = [shard.wal_key(position) for position in sorted(there) if position >= first]
     parallel.each("wal", lambda key: own.copy(key, key, new), keys)
     step("copied")
     value = wal.uri.encode()

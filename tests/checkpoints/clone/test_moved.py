@@ -210,4 +210,5 @@ def test_a_new_shard_of_a_table_with_a_given_store_is_there(tmp_path: Path) -> N
     found = open_table(table.uri)
     assert (ids(found), found.record.wal_uri) == ([1], str(tmp_path / "wal"))
     assert len(entries(tmp_path / "t", table, "single")) == 1, "the barrier that fences writers of before"
+    assert len(entries(tmp_path / "wal", table, "single")) == 2, "an append creates no folder: the barrier came along"
     sound(found)
