@@ -104,6 +104,7 @@ def _batches(mirror: headgate.DeltaMirror, spark: SparkSession, place: str) -> A
     return MirrorBatches(mirror._table.uri, target, ("id", "note"), ("id",), query_id, f"mirror-{query_id}")
 
 
+@pytest.mark.deep
 def test_a_table_without_a_key_is_mirrored_by_appending(spark: SparkSession, tmp_path: Path) -> None:
     table = make(tmp_path)
     driver = open_stream(table)
