@@ -37,8 +37,8 @@ MOST_HITS = 100
 MOST_QUERY = 100_000
 """Characters of a vector as text."""
 MOST_FILTER = 1_000
-"""Characters of a filter. At some 500 levels of an expression, such as `1+1+1…`, Lance overflows its stack, which ends
-the process; and the console may run in a driver."""
+"""Characters of a filter: the console may run in a driver, which pages must not keep busy. `check_filter` says how
+deeply a filter may nest."""
 
 
 @dataclass(frozen=True)
